@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 demo: .venv/installed
 	rm -rf studies/demo
-	$(BIN)/autotune run $(RECIPE) --trials $(TRIALS) --repeats 3 --experience off --out studies/demo
+	$(BIN)/autotune run $(RECIPE) --trials $(TRIALS) --repeats 5 --experience off --out studies/demo
 
 test: .venv/installed-all
 	$(PYTEST) $(PARALLEL) -m 'not slow and not soak'

@@ -34,31 +34,38 @@ MOMENTS = (0.25, 0.5, 1.0)  # of the search's seconds
 
 def fixed(made: Any) -> Any:
     """The experiment in the plan of its baseline, of which nothing is searched."""
-    from autotune.algorithms.plans.knobs import Knobs, effects_of, searched_knobs, without
+    from autotune.algorithms.plans.parameters import (
+        ProbedParameters,
+        effects_of,
+        probed_names,
+        without,
+    )
     from autotune.study.stages import in_space
     from autotune.trial.plan_text import plan_keys
 
     point = made.space.complete(made.baseline)[1]
-    names = tuple(searched_knobs(made.space, effects_of(made.train)))
-    about = Knobs(made.space, names, plan_keys(made.train), point, made.scaling.num_workers)
+    names = tuple(probed_names(made.space, effects_of(made.train)))
+    about = ProbedParameters(
+        made.space, names, plan_keys(made.train), point, made.scaling.num_workers
+    )
     return in_space(made, without(made.space, about.fixed(point)))
 
 
 @contextmanager
 def random_plans(seed: int) -> Iterator[None]:
     """Probes of plans that are drawn, in place of one change each and then combinations."""
-    from autotune.algorithms.plans.knobs import Knobs, values
+    from autotune.algorithms.plans.parameters import ProbedParameters, values
     from autotune.trial.values import point_key
 
-    def drawn(knobs: Knobs) -> list[Any]:
-        random, parameters = Random(f"plans {seed}"), knobs.space.parameters()
-        rows = [{n: random.choice(values(parameters[n])) for n in knobs.names} for _ in range(200)]
-        points = [point for row in rows if (point := knobs._point(row)) is not None]
+    def drawn(about: ProbedParameters) -> list[Any]:
+        random, parameters = Random(f"plans {seed}"), about.space.parameters()
+        rows = [{n: random.choice(values(parameters[n])) for n in about.names} for _ in range(200)]
+        points = [point for row in rows if (point := about._point(row)) is not None]
         found = {point_key(point): point for point in points}
-        found.pop(point_key(knobs.default), None)
+        found.pop(point_key(about.default), None)
         return list(found.values())
 
-    with patch.object(Knobs, "alternatives", drawn), patch.object(Knobs, "together", _never):
+    with patch.multiple(ProbedParameters, alternatives=drawn, together=_never):
         yield
 
 

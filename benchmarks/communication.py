@@ -218,6 +218,8 @@ def main() -> None:
         parser.error(f"--mbit must be a finite number above 0 but got {wrong[0]:g}")
     cables = options.mbit if options.mbit and available() else []
     links = [*([] if options.no_loopback else [None]), *cables]
+    if not links:
+        parser.error("--no-loopback leaves nothing: a cable needs --mbit, root and iproute2")
     about = introduce()
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     quick, seeds = options.quick, [*range(100, 101 + (1 if options.quick else options.seeds))]

@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--sampler", default="auto")
     parser.add_argument("--pruner", default="convergence")
     parser.add_argument(
-        "--confirm", type=int, help="fresh seeds of the best 3 and the baseline (3)"
+        "--confirm", type=int, help="fresh seeds of the best 3 and the baseline (5)"
     )
     options = parser.parse_args()
     quick = options.quick
@@ -123,7 +123,7 @@ def main() -> None:
     if quick and task["time_limit"] is None:
         task["time_limit"] = 5.0
     task["trials"] = options.trials or (2 if quick else 36)
-    task["confirm"] = (0 if quick else 3) if options.confirm is None else options.confirm
+    task["confirm"] = (0 if quick else 5) if options.confirm is None else options.confirm
     about = introduce()
     print(", ".join(f"{key} {value}" for key, value in task.items() if value is not None))
     heads = ("baseline", "best", "found", "confirmed", "spend", "wall", "decide")

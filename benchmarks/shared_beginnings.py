@@ -41,7 +41,7 @@ import autotune as at
 from autotune.algorithms.shared_work import sentence, shared
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.storage.codec import encode
-from autotune.study.driver.plan import trial_seed
+from autotune.study.driver.settings import trial_seed
 from autotune.trial import Config
 
 SIDES = ("shared", "one seed", "off")

@@ -154,7 +154,7 @@ def side(name: str, task: Task) -> Answer:
     """Search for so many seconds, then confirm."""
     import autotune as at
     from autotune.algorithms.plans import words
-    from autotune.algorithms.plans.factors import factors
+    from autotune.algorithms.plans.probed import probed_plans
     from autotune.algorithms.ranking.repeats import probes
 
     made = experiment(task["problem"])
@@ -177,7 +177,7 @@ def side(name: str, task: Task) -> Answer:
     result = at.run(made, **again, **options, **_place(task))
     own = {c.number: c for c in result.confirmed}
     best, baseline = result.best, result.baseline
-    plans = {words.plan_of(f): f.runs for f in factors(result.trials)}
+    plans = {words.plan_of(f): f.runs for f in probed_plans(result.trials)}
     return {
         "best": own[best.number].mean if best is not None and best.number in own else None,
         "baseline": own[baseline.number].mean if baseline and baseline.number in own else None,

@@ -42,17 +42,17 @@ def _rows(result: StudyResult) -> list[Row]:
     """One row for each plan that was probed beside the default, in the order of the probes."""
     rows: list[Row] = []
     for line in words.lines(result.trials):
-        low, high = line.factor.interval or (None, None)
-        seconds = line.factor.seconds
+        low, high = line.probed.interval or (None, None)
+        seconds = line.probed.seconds
         rows.append(
             {
                 "plan": line.plan,
-                "times": line.factor.ratio,
+                "times": line.probed.ratio,
                 "low": low,
                 "high": high,
                 "seconds": None if seconds is None else 1000 * seconds,
-                "peak": line.factor.peak,
-                "probes": line.factor.runs,
+                "peak": line.probed.peak,
+                "probes": line.probed.runs,
                 "verdict": line.verdict,
             }
         )

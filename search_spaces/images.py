@@ -55,7 +55,7 @@ def folder(
         val_share: the share of each class that validates, where the folder is not divided.
         weights: a file of the model's weights to begin with.
         cache: what is kept of the images while a trial trains (`trainers.data.cache`).
-        validation: between two steps, or in a process beside training (`trainers.beside`).
+        validation: between two steps, or in a process beside training.
 
     Raises:
         UserError: there are no such images or weights, one cannot be read, or an argument is

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.schedules import as_schedule
-from trainers.communication import joined
+from trainers.communication import keys
 from trainers.models.clicks import MODELS
 from trainers.plan import read_plan
 from trainers.readers import (
@@ -174,7 +174,7 @@ def _check_data(found: Mapping[str, Any]) -> None:
 
 def _training(lr: Schedule, options: Mapping[str, Any], common: Mapping[str, Any]) -> Training:
     """The common part, as `trainers.knobs` takes it; what it has no keys for is off."""
-    compression, synchronization = joined.read(joined.DEFAULTS)
+    compression, synchronization = keys.read(keys.DEFAULTS)
     return Training(
         plan=read_plan({}),
         gradient_compression=compression,

@@ -33,8 +33,8 @@ from trainers.sparse.asynchronous import Asynchronous
 from trainers.sparse.exchange import Blocks, spread
 from trainers.sparse.local import Local
 from trainers.sparse.passes import Net, lookup
+from trainers.sparse.protocol import Parts, Step, Update
 from trainers.sparse.rules import DENSE, SPARSE, Rates
-from trainers.sparse.seam import Parts, Step, Update
 from trainers.sparse.synchronous import Synchronous
 
 __all__ = ["KEYS", "Settings", "check", "read_settings", "train"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from trainers.criterion import Criterion, CrossEntropy
 from trainers.data.stream import Batch
 from trainers.parallel.parts import in_step, split
-from trainers.parallel.seam import Forward, Parallel
+from trainers.parallel.protocol import Forward, Parallel
 
 EVALUATED_MICROBATCHES = 4  # the most in a forward pass of an evaluation
 

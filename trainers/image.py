@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from autotune.trial import Change, Milestone
-from trainers import saved as files
-from trainers import served
-from trainers.communication.joined import MEMORY_KEYS as EXCHANGED
+from trainers import model_file as files
+from trainers import trained_weights
+from trainers.communication.keys import MEMORY_KEYS as EXCHANGED
 from trainers.compression.applied import Compression
 from trainers.compression.distill import require_file
 from trainers.compression.exported import MEASURES
@@ -104,12 +104,10 @@ def trained(
     classes' scores.
     No data is read: the weights' shapes determine that of the model.
     """
-    settings, weights = read_settings(config), served.weights(states)
+    settings, weights = read_settings(config), trained_weights.weights(states)
     made = files.exported(settings, weights, files.masks_of(states))
-    first = next(value for value in weights.values() if value.dim() > 1)
-    size, side = settings.val_image_size, settings.full_size
-    channels = first.shape[1] // (side * side) if settings.model == "mlp" else first.shape[1]
-    return made, torch.zeros(served.EXAMPLES, channels, size, size)
+    channels, size = files.image_shape(settings, weights)[0], settings.val_image_size
+    return made, torch.zeros(trained_weights.EXAMPLES, channels, size, size)
 
 
 def memory(config: Mapping[str, Any], ranks: int = 1, has: int = 0) -> int:

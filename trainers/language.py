@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from autotune.trial import Change, Milestone
-from trainers import served
-from trainers.communication.joined import MEMORY_KEYS as EXCHANGED
+from trainers import trained_weights
+from trainers.communication.keys import MEMORY_KEYS as EXCHANGED
 from trainers.data.text import Text, TextStream, load_text
 from trainers.loop import run
 from trainers.models import attention, library_text
@@ -88,7 +88,7 @@ def trained(
     L is the length at which it was evaluated; the output has the scores of the next token at every
     place. No text is read: the weights determine the vocabulary's size.
     """
-    settings, weights = read_settings(config), served.weights(states)
+    settings, weights = read_settings(config), trained_weights.weights(states)
     if named(settings.model):
         sizes, file = _sizes(settings), settings.weights
         words = library_text.vocabulary_of(settings.model, sizes, file, weights)
@@ -98,7 +98,7 @@ def trained(
     own = made.state_dict()
     made.load_state_dict({k: reshaped(v, own[k]) if k in own else v for k, v in weights.items()})
     length = settings.val_sequence_length
-    return made.eval(), torch.zeros(served.EXAMPLES, length, dtype=torch.int64)
+    return made.eval(), torch.zeros(trained_weights.EXAMPLES, length, dtype=torch.int64)
 
 
 def memory(config: Mapping[str, Any], ranks: int = 1, has: int = 0) -> int:

@@ -22,8 +22,8 @@ from trainers.optimizers import LAMB, LARS, schedule_free
 from trainers.optimizers.adascale import scaled
 from trainers.parallel import one_by_one
 from trainers.parallel.parts import split, split_together
+from trainers.parallel.protocol import Forward, Loss, Parallel
 from trainers.parallel.ranks import Ranks, averaged_buffers, raising_together
-from trainers.parallel.seam import Forward, Loss, Parallel
 from trainers.parallel.states import on_host, whole
 from trainers.parallel.update import Update
 from trainers.statistics import Statistics

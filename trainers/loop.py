@@ -14,8 +14,7 @@ from typing import Any, Generic
 import torch
 
 from autotune.trial import Change, Milestone
-from trainers import applied
-from trainers.beside import Beside
+from trainers import parallelize
 from trainers.communication import synchronization
 from trainers.course import Course
 from trainers.data.stream import Batch, passes
@@ -26,11 +25,12 @@ from trainers.memory.precision import DTYPES, numerics
 from trainers.models.flops import unallocated
 from trainers.optimizers import adascale
 from trainers.parallel.exposed import Exposed
+from trainers.parallel.protocol import Forward
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Forward
 from trainers.shapes import sampled, warmed_up
 from trainers.task import S, Task
 from trainers.training import Training
+from trainers.validation_process import Beside
 
 
 def run(
@@ -55,7 +55,7 @@ class Loop(Generic[S]):
     def __init__(self, training: Training, ranks: Ranks, task: Task[S]) -> None:
         state = training.state or {"seen": 0}
         self._ranks = ranks
-        self._data = applied.data_ranks(training.plan, ranks)
+        self._data = parallelize.data_ranks(training.plan, ranks)
         synchronization.check_ranks(training.synchronization, ranks.size)
         self._training = training = training.on(self._data.size)
         self._exposed = Exposed(ranks.device) if ranks.size > 1 else None
@@ -114,7 +114,7 @@ class Loop(Generic[S]):
         compress = task.compression
         compression = compress(model, self._stream, device) if compress is not None else None
         model = model.to(device, memory_format=task.layout)  # type: ignore[call-overload]
-        units = applied.prepared(training.plan, model, self._ranks)
+        units = parallelize.prepared(training.plan, model, self._ranks)
         compile_model(model, units, training.compile)
         varying: tuple[int, ...] = () if is_constant(training.batch_size) else (0,)
         varying += () if is_constant(task.size) else task.dims
@@ -127,8 +127,10 @@ class Loop(Generic[S]):
         )
         accumulates = (training.microbatch, training.measured_every) != (None, None)
         given = training.plan, model, units, self._ranks, forward, accumulates, None
-        parallel = applied.parallel(*given, training.gradient_compression, training.synchronization)
-        update = applied.update(training.plan, self._ranks, parallel, self._exposed)
+        parallel = parallelize.parallel(
+            *given, training.gradient_compression, training.synchronization
+        )
+        update = parallelize.update(training.plan, self._ranks, parallel, self._exposed)
         return Learner(model, parallel, update, self._ranks, training, forward, compression)
 
     def milestones(self) -> Generator[Milestone, Change | None, None]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from autotune.schedules import as_schedule
 from autotune.trial import Change, Milestone
-from trainers import served
+from trainers import trained_weights
 from trainers.data.folder import FolderStream
 from trainers.data.identities import IdentityStream, made_up, of_folder
 from trainers.data.images import Images, data_folder
@@ -70,14 +70,14 @@ def trained(
     Args:
         states: the checkpoint of every rank, in the order of ranks.
     """
-    settings, weights = read_settings(config), served.weights(states)
+    settings, weights = read_settings(config), trained_weights.weights(states)
     prefix = "backbone."
     own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
     channels = 3 if settings.data == "folder" else 1
     shape = (channels, settings.image_size, settings.image_size)
     made = _backbone(settings, shape)
     made.load_state_dict(own)
-    return made.eval(), torch.zeros(served.EXAMPLES, *shape)
+    return made.eval(), torch.zeros(trained_weights.EXAMPLES, *shape)
 
 
 pass_size = pass_sizes(read_settings)

@@ -34,7 +34,7 @@ from typing import Any
 
 from autotune.schedules import Constant, as_schedule
 from trainers import settings
-from trainers.communication.joined import KEYS as EXCHANGES
+from trainers.communication.keys import KEYS as EXCHANGES
 from trainers.communication.synchronization import EVERY_STEP
 from trainers.data import cache, loader
 from trainers.models.images import NORMS, WIDTHS, stride_of

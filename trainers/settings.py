@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.schedules import Constant, as_schedule
-from trainers.communication.joined import KEYS as EXCHANGES
+from trainers.communication.keys import KEYS as EXCHANGES
 from trainers.compression import applied as smaller
 from trainers.compression import distill, prune, quantize
 from trainers.data import cache, loader

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
+from trainers.parallel.protocol import Owned
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Owned
 from trainers.parallel.states import whole
 
 EVERY = 8  # every n-th step is sampled

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainers.communication.joined import KEYS as EXCHANGES
+from trainers.communication.keys import KEYS as EXCHANGES
 from trainers.data.text import TOKENS
 from trainers.data.tokenizer import is_file
 from trainers.models import attention

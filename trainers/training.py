@@ -15,7 +15,7 @@
 | `compile` | False, True or units (False); see `trainers.memory.compiled` |
 | `noise_scale_every` | measures the gradient noise scale at every n-th step (never) |
 | `adascale_batch_size` | for which lr and horizon are meant: `trainers.optimizers.adascale` (off) |
-| `validation` | inline, or beside training in a process of its own (inline): `trainers.beside` |
+| `validation` | inline, or beside training: `trainers.validation_process` (inline) |
 | the keys of exchanges | how often: `trainers.communication.synchronization` (in every step) |
 | keys of fewer bytes | between copies of a model: `trainers.communication.compression` |
 | the keys of a plan | how ranks divide the work, and what is kept in memory: `trainers.plan` |
@@ -35,8 +35,8 @@ from typing import Any
 
 from autotune.schedules import Constant
 from trainers import noise_scale
-from trainers.communication import compression, joined, synchronization
-from trainers.communication.joined import KNOBS as EXCHANGED
+from trainers.communication import compression, keys, synchronization
+from trainers.communication.keys import KNOBS as EXCHANGED
 from trainers.communication.synchronization import Synchronization
 from trainers.memory import accumulate, compiled, low_bit
 from trainers.memory.precision import PRECISIONS
@@ -192,11 +192,12 @@ _OWNERS: Mapping[str, str] = {
 
 
 EFFECTS: Mapping[str, Effect] = {
-    **dict.fromkeys(("optimizer", "batch_size"), "both"),
+    # validation, as probes time training alone, and "beside" saves time on the wall clock only
+    **dict.fromkeys(("optimizer", "batch_size", "validation"), "both"),
     **dict.fromkeys(("lr", "label_smoothing", "horizon", "adascale_batch_size"), "statistical"),
     **dict.fromkeys(OPTIONS, "statistical"),
     **dict.fromkeys(("precision",), "rounding"),
-    **dict.fromkeys(("deterministic", "compile", "microbatch", "validation"), "exact"),
+    **dict.fromkeys(("deterministic", "compile", "microbatch"), "exact"),
     "noise_scale_every": "exact",
     **{key: knob.effect for key, knob in {**KNOBS, **EXCHANGED}.items()},
 }
@@ -252,8 +253,8 @@ def read_training(
     _check_averaged(values["optimizer"], options)
     chosen = {key: value_of(config, key, None, KNOBS[key].reader) for key in KNOBS if key in config}
     plan = read_plan(chosen)
-    exchanged = {key: value_of(config, key, *joined.KEYS[key]) for key in joined.KEYS}
-    sent, sync = joined.read(exchanged)
+    exchanged = {key: value_of(config, key, *keys.KEYS[key]) for key in keys.KEYS}
+    sent, sync = keys.read(exchanged)
     compression.check(sent, plan, values["optimizer"], values["precision"], options)
     synchronization.check(sync, plan, values["optimizer"], values["precision"])
     noise = {key: values[key] for key in (*noise_scale.KEYS, *adascale.KEYS)}

@@ -23,7 +23,7 @@ from autotune.algorithms.ranking.repeats import is_searched, searched
 from autotune.schedules.agreement import configs_agree_until
 from autotune.space.search_space import SearchSpace
 from autotune.storage.codec import plain
-from autotune.trial import Checkpoint, Config, Trial
+from autotune.trial import DIVERGED, Checkpoint, Config, Trial
 
 BEGINNINGS = 8
 """The most different beginnings of a space in which they are shared."""
@@ -205,7 +205,7 @@ def _own(
 
 def _is_usable(trial: Trial, how: SharedBeginnings) -> bool:
     """Whether the trial is the training of its configuration, as others would make it."""
-    plain_training = trial.microbatch is None and not trial.changes and trial.reason != "diverged"
+    plain_training = trial.microbatch is None and not trial.changes and trial.reason != DIVERGED
     return trial.seed == how.seed and plain_training and is_searched(trial)
 
 

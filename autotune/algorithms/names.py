@@ -21,6 +21,8 @@ CONTROLLERS = ("policy", "regulator", "noise_scale")
 """The controllers of knobs."""
 LIMITED = ("policy", "regulator")
 """Those of them that see time as a share of the target's limit."""
+NO_CONTROLLER = (None, "none")
+"""What a study without a controller has in its place."""
 FORKING = ("pbt", "autolrs")
 """The controllers that fork; `autotune.run` builds them for its experiment."""
 

@@ -29,7 +29,7 @@ from autotune.study import earlier
 from autotune.study.experience import keeping
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
-from autotune.trial import Target, Trial
+from autotune.trial import INTERRUPTED_REASONS, Target, Trial
 from autotune.trial.wording import came_to, disturbed_note, goal, lead, outcome, shown
 
 _MOST = 10  # trials of the final table
@@ -115,7 +115,7 @@ def conclusion(result: StudyResult) -> str:
 def _unfinished(result: StudyResult, manifest: Manifest) -> str:
     """A hint where requested confirmations have not been run; else empty."""
     options = manifest.options
-    if result.ended in ("interrupted", "budget"):  # the command itself prints how to continue
+    if result.ended in INTERRUPTED_REASONS:  # the command itself prints how to continue
         return ""
     repeats, top = options.repeats, options.top
     if result.best is None or next_to_confirm(result.trials, result.target, repeats, top) is None:

@@ -65,7 +65,8 @@ def run(folder: Path, also: Sequence[Path], workers: Sequence[int] | None, as_js
         return UNREACHED
     assert result.best is not None, "else it is missing"
     own = result.best.hardware.num_workers
-    found = document(fit, manifest, folder, asked or [times * own for times in _FURTHER])
+    counts = asked or [times * own for times in _FURTHER]
+    found = document(fit, manifest, folder, counts, also)
     if as_json:
         print(json.dumps(found))
     else:

@@ -24,7 +24,7 @@ from autotune.errors import StudyError, UserError, unknown
 from autotune.evaluation.differences import differences
 from autotune.storage.codec import plain
 from autotune.study.driver.decisions import unreported
-from autotune.study.driver.plan import trial_seed
+from autotune.study.driver.settings import trial_seed
 from autotune.study.experiment import Experiment, check_trainer
 from autotune.trial import Checkpoint, Config, Report
 from autotune.trial.scaling import Scaling

@@ -11,11 +11,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.space.parameters import Choice, Float, Int, Parameter
 from autotune.space.schedule_space import ScheduleSpace
 from autotune.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ABSENT = -0.5  # the feature of a parameter that a point does not have
 _EDGE = 0.005  # positions nearer to an end than this have the normal score of this position
@@ -181,3 +185,18 @@ def encoded(
     """A point as one row of features, with its effective learning rate last if there is one."""
     row = [x for name, p in parameters.items() for x in features(p, point.get(name, _MISSING))]
     return [*row, effective.feature(point)] if effective is not None else row
+
+
+class Encoder:
+    """Makes points of a space rows of features for a model: see `encoded`."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._parameters = space.parameters()
+        self._effective = effective_rate(space)
+
+    def rows(self, points: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+        """The points as an array (points, features)."""
+        import numpy as np  # which a space alone does not need
+
+        made = [encoded(self._parameters, point, self._effective) for point in points]
+        return np.array(made, dtype=float)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autotune.algorithms.beginnings import SharedBeginnings, shared_beginnings
-from autotune.study.driver.plan import trial_seed
+from autotune.algorithms.names import NO_CONTROLLER
+from autotune.study.driver.settings import trial_seed
 from autotune.study.experiment import Experiment
 from autotune.study.manifest import Manifest
 from autotune.study.option import OFF
@@ -36,7 +37,7 @@ def made_beginnings(experiment: Experiment, options: StudyOptions) -> SharedBegi
 
     Trials of a controller have knobs that it turns, and repeats have seeds of their own.
     """
-    apart = options.seeds or not options.search or options.controller not in (None, "none")
+    apart = options.seeds or not options.search or options.controller not in NO_CONTROLLER
     if options.shared_beginnings == OFF or apart:
         return None
     return shared_beginnings(experiment.space, trial_seed(options.seed, "shared beginnings"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotune.algorithms.names import ELITE, EXPERIENCED, TRAINED
+from autotune.algorithms.names import ELITE, EXPERIENCED, NO_CONTROLLER, TRAINED
 from autotune.study.beginnings import resolve_beginnings
 from autotune.study.defaults import pruner_for, racing_for, sampler_for
 from autotune.study.experience import starts
@@ -91,7 +91,7 @@ def _auto_sampler(
     before = existing.options.sampler if existing is not None else None
     if isinstance(before, str) and before != "auto" and not before.startswith("<"):
         return before, "the study has it already"
-    learned = options.controller in (None, "none") and starts.only_learned(options)
+    learned = options.controller in NO_CONTROLLER and starts.only_learned(options)
     return sampler_for(experiment, options.trials, known.because, learned)
 
 

@@ -14,6 +14,7 @@ from autotune.algorithms.ranking.repeats import PROBE
 from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.errors import UserError
 from autotune.storage import journal, long_text
+from autotune.storage.driver_lock import in_use
 from autotune.storage.journal import JOURNAL, Closed, Opened
 from autotune.storage.manifest import EXPERIENCE, EXPERIMENT_JSON
 from autotune.study.experiment import Experiment
@@ -43,7 +44,7 @@ def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bo
             )
         return new
     if journal.is_locked(folder):
-        raise UserError(journal.in_use(folder))
+        raise UserError(in_use(folder))
     if not resume:
         raise UserError(f"{folder} holds the study {existing.name!r}: choose another folder")
     difference, source_now = _difference(existing, new), new.train_source

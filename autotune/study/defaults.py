@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.algorithms.names import EXPERIENCED
+from autotune.algorithms.names import EXPERIENCED, NO_CONTROLLER
 from autotune.algorithms.pruners.rules import usual_pruner
 from autotune.study.experiment import Experiment
 from autotune.trial import Target
@@ -56,7 +56,7 @@ def racing_for(sampler: object, trials: int, controller: object) -> tuple[float,
     by repeating them (`benchmarks/RESULTS.md`, what racing is worth); a random search does not, and
     with controllers it has not been measured.
     """
-    learns = sampler in ("convergence", EXPERIENCED) and controller in (None, "none")
+    learns = sampler in ("convergence", EXPERIENCED) and controller in NO_CONTROLLER
     if not learns or trials < LONG:
         return 0.0, None
     return SHARE, f"{trials} trials are many (at least {LONG}), and the fastest of many was lucky"

@@ -15,7 +15,7 @@ from autotune.storage.manifest import STUDY_NAME
 from autotune.trial import KNOBS, Config, FailurePolicy, Limit, Target
 from autotune.trial.limit import measured_by
 from autotune.trial.scaling import Scaling
-from autotune.trial.trainer import said
+from autotune.trial.trainer import may_never_end, said
 
 _ALIKE = 0.87  # a name so like that of a metric that is measured is taken for a mistake
 _SAMPLED = 20  # points of the space that the trainer checks
@@ -79,7 +79,7 @@ class Experiment:
             if not isinstance(getattr(self, name), kind):
                 got = shown(getattr(self, name))
                 raise ValueError(f"Experiment {name} must be a {kind.__name__} but got {got}")
-        if not self.target.limited and is_generator(self.train):
+        if not self.target.limited and may_never_end(self.train):
             raise ValueError(
                 "Experiment target has no limit, but its trainer is a generator, which may never "
                 f"end: Target({self.target.metric!r}, limit=SECONDS), or limit_steps=STEPS"
@@ -134,17 +134,6 @@ class Experiment:
     def given(self) -> list[Mapping[str, Any]]:
         """The configurations to run before the search, the baseline first."""
         return [*([self.baseline] if self.baseline is not None else []), *self.configs]
-
-
-def is_generator(train: Callable[..., Any]) -> bool:
-    """Whether the trainer is a generator function, as far as that can be seen.
-
-    One with `ends_by_itself` is none: it ends as any function does.
-    """
-    if getattr(train, "ends_by_itself", False):
-        return False
-    call = getattr(train, "__call__", None)
-    return inspect.isgeneratorfunction(train) or inspect.isgeneratorfunction(call)
 
 
 def _takes_configuration(train: Callable[..., Any]) -> bool:

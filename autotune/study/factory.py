@@ -9,7 +9,7 @@ from typing import Any
 from autotune.algorithms import specs
 from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.names import EXPERIENCED, FORKING, LIMITED, POLICIES, weights_file
-from autotune.algorithms.plans.knobs import first_plan, within
+from autotune.algorithms.plans.parameters import first_plan, within
 from autotune.algorithms.pruners.rules import Pruner, make_pruner
 from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers.distribution import from_document
@@ -23,7 +23,7 @@ from autotune.study import place, recipes, warm_start
 from autotune.study.beginnings import made_beginnings
 from autotune.study.choices import ResolvedOptions, resolve_options
 from autotune.study.defaults import sampler_for
-from autotune.study.driver.plan import Plan
+from autotune.study.driver.settings import StudySettings
 from autotune.study.experience import starts
 from autotune.study.experience.first import FirstPoints
 from autotune.study.experience.known import NOTHING, Known
@@ -41,9 +41,9 @@ _SHORTENS = (EXPERIENCED, "convergence", "widening")
 
 @dataclass(frozen=True)
 class Parts:
-    """The plan with its rules, the sampler, and what the study begins with and knows of others."""
+    """The settings, the sampler, and what the study begins with and knows of others."""
 
-    plan: Plan
+    settings: StudySettings
     sampler: Sampler
     start: Start
     known: Known = NOTHING
@@ -91,20 +91,20 @@ def make_parts(
     own["look"] = None  # until it is known where the trials run
     own["stages"] = made_stages(experiment, options)
     own["shared_beginnings"] = made_beginnings(experiment, options)
-    planned = [f.name for f in fields(Plan) if f.name not in own]
+    planned = [f.name for f in fields(StudySettings) if f.name not in own]
     values: dict[str, Any] = {**own, **{name: getattr(options, name) for name in planned}}
-    plan = Plan(**values)
-    stages, space = plan.stages, experiment.space
+    settings = StudySettings(**values)
+    stages, space = settings.stages, experiment.space
     if stages is None:
-        return Parts(plan, _proposing(options, plan, start, known), start, known)
+        return Parts(settings, _proposing(options, settings, start, known), start, known)
 
     def narrow(space: SearchSpace) -> Sampler:
         """The sampler of the second stage."""
-        rest = replace(plan, experiment=in_space(experiment, space))
+        rest = replace(settings, experiment=in_space(experiment, space))
         return _proposing(options, rest, start, known)
 
     sampler = PlannedSampler(space, narrow, first_plan(space, stages.names))
-    return Parts(plan, sampler, start, known)
+    return Parts(settings, sampler, start, known)
 
 
 def check_named(options: StudyOptions) -> None:
@@ -128,22 +128,24 @@ def check_named(options: StudyOptions) -> None:
         check_controller(controller)
 
 
-def _proposing(options: StudyOptions, plan: Plan, start: Start, known: Known) -> Sampler:
-    """The sampler of the plan's space, after the points with which it begins."""
+def _proposing(
+    options: StudyOptions, settings: StudySettings, start: Start, known: Known
+) -> Sampler:
+    """The sampler of the space, after the points with which it begins."""
     if options.sampler == EXPERIENCED:
-        sampler = _experienced(plan, known)
+        sampler = _experienced(settings, known)
     elif weights_file(options.sampler) is not None:
-        sampler = _trained(plan, known)
+        sampler = _trained(settings, known)
     else:
-        sampler = _sampler(options.sampler, plan, start)
+        sampler = _sampler(options.sampler, settings, start)
     first = known.first
-    if plan.stages is not None:
-        own = (within(plan.experiment.space, point) for point in first)
+    if settings.stages is not None:
+        own = (within(settings.experiment.space, point) for point in first)
         first = tuple(point for point in own if point is not None)
     if first:
         return FirstPoints(first, sampler)
-    if options.sampler in _SHORTENS and plan.experiment.target.timed:
-        canonical = CanonicalSpace(plan.experiment.space, plan.experiment.canonical)
+    if options.sampler in _SHORTENS and settings.experiment.target.timed:
+        canonical = CanonicalSpace(settings.experiment.space, settings.experiment.canonical)
         return ShorterFirst(canonical, sampler)
     return sampler
 
@@ -151,47 +153,49 @@ def _proposing(options: StudyOptions, plan: Plan, start: Start, known: Known) ->
 # --- samplers -------------------------------------------------------------------------------------
 
 
-def _sampler(sampler: str | Any, plan: Plan, start: Start) -> Sampler:
+def _sampler(sampler: str | Any, settings: StudySettings, start: Start) -> Sampler:
     """The sampler; it begins afresh where only the controller can use what there is."""
     try:
-        return make_sampler(sampler, plan, start.sampler)
+        return make_sampler(sampler, settings, start.sampler)
     except UserError:
         if start.sampler is None or start.controller is None:
             raise
-        return make_sampler(sampler, plan)
+        return make_sampler(sampler, settings)
 
 
-def _experienced(plan: Plan, known: Known) -> Sampler:
+def _experienced(settings: StudySettings, known: Known) -> Sampler:
     """The sampler that begins with what is known, and ends in the study's own search.
 
     Where nothing is known there is no search, but only confirmations.
     """
-    own = make_sampler(known.own or sampler_for(plan.experiment, plan.trials)[0], plan)
+    own = make_sampler(known.own or sampler_for(settings.experiment, settings.trials)[0], settings)
     if not known.studies:
         return own
     from autotune.algorithms.samplers.experienced import ExperiencedSampler
 
-    space, target = plan.experiment.space, plan.experiment.target
+    space, target = settings.experiment.space, settings.experiment.target
     canonical = known.space(space)
-    about = space, target, plan.seed, canonical, known.tasks(space), own
+    about = space, target, settings.seed, canonical, known.tasks(space), own
     return ExperiencedSampler(*about, published=known.published)
 
 
-def _trained(plan: Plan, known: Known) -> Sampler:
+def _trained(settings: StudySettings, known: Known) -> Sampler:
     """The sampler whose policy was trained before, with what is known of other studies."""
     from autotune.algorithms.samplers.experienced import ExperiencedSampler
     from autotune.algorithms.samplers.trained_policy import network
     from autotune.algorithms.samplers.trained_policy.sampler import TrainedPolicySampler
 
-    own = _experienced(plan, known)
+    own = _experienced(settings, known)
     weights = network.parsed(known.weights, "of this study") if known.weights else None
-    space, target = plan.experiment.space, plan.experiment.target
+    space, target = settings.experiment.space, settings.experiment.target
     other = own if isinstance(own, ExperiencedSampler) else None
     # Not how many trials are planned: a study that gets more goes on as if it had had them.
-    return TrainedPolicySampler(space, target, plan.seed, own, other, weights=weights)
+    return TrainedPolicySampler(space, target, settings.seed, own, other, weights=weights)
 
 
-def make_sampler(sampler: str | Any, plan: Plan, start: dict[str, Any] | None = None) -> Sampler:
+def make_sampler(
+    sampler: str | Any, settings: StudySettings, start: dict[str, Any] | None = None
+) -> Sampler:
     """The sampler of that name, or the object itself; it begins with the policy `start`."""
     if hasattr(sampler, "ask"):
         made: Sampler = sampler
@@ -199,16 +203,20 @@ def make_sampler(sampler: str | Any, plan: Plan, start: dict[str, Any] | None = 
     if sampler == "convergence":
         from autotune.algorithms.samplers.convergence import ConvergenceSampler
 
-        return ConvergenceSampler(plan.experiment.space, plan.experiment.target, plan.seed)
+        return ConvergenceSampler(
+            settings.experiment.space, settings.experiment.target, settings.seed
+        )
     if isinstance(sampler, str) and sampler.partition(":")[0] == "policy":
-        about = plan.experiment.space, plan.experiment.target, plan.seed
+        about = settings.experiment.space, settings.experiment.target, settings.seed
         return PolicySampler(sampler, *about, from_document(start) if start else None)
     if not isinstance(sampler, str) and not hasattr(sampler, "sample_relative"):
         needed = "a name, a sampler of Optuna, or an object with ask(number, trials)"
         raise UserError(f"sampler must be {needed}, but got {shown(sampler)}")
     from autotune.algorithms.samplers.optuna import OptunaSampler
 
-    return OptunaSampler(sampler, plan.experiment.space, plan.experiment.target, plan.seed)
+    return OptunaSampler(
+        sampler, settings.experiment.space, settings.experiment.target, settings.seed
+    )
 
 
 # --- pruners and controllers ----------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.backends.protocol import Pool
 from autotune.errors import UserError
@@ -113,8 +113,7 @@ def _needs_ray(scaling: Scaling, address: str | None) -> str:
 
     if address is not None:
         return "a Ray cluster is given"
-    ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
+    if _connected() is not None:
         return "this process is connected to Ray"
     if scaling.num_workers > 1:
         return f"trials have {scaling.num_workers} ranks"
@@ -123,6 +122,23 @@ def _needs_ray(scaling: Scaling, address: str | None) -> str:
     if scaling.gpus_per_worker is None and machine.gpus():
         return "this machine's GPUs are shared out"
     return ""
+
+
+def is_here(options: StudyOptions) -> bool:
+    """Whether all trials run on this machine, as far as is known before there is a pool."""
+    if options.pool is not None or options.ray_address is not None:
+        return False
+    ray = _connected()
+    if ray is None or options.backend == "local":
+        return True
+    alive = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    return alive <= {ray.util.get_node_ip_address()}
+
+
+def _connected() -> Any:
+    """The module `ray`, if this process is connected to Ray; else None."""
+    ray = sys.modules.get("ray")
+    return ray if ray is not None and ray.is_initialized() else None
 
 
 def as_named(backend: str, because: str | None) -> str:

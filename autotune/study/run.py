@@ -156,7 +156,7 @@ def carry_out(
     if not isinstance(experiment, Experiment):
         raise UserError(f"run needs an Experiment but got {experiment!r:.80}")
     check_trainer(experiment)
-    here = _is_here(options) and is_watched()
+    here = place.is_here(options) and is_watched()
     busy = f"warning: {said}" if here and options.search and (said := start_warning()) else ""
     folder = options.folder(experiment.name)
     existing = existing or Manifest.existing(folder)
@@ -198,19 +198,16 @@ def carry_out(
         options = replace(options, pool=stack.enter_context(contextlib.closing(pool)))
         manifest = replace(manifest, scaling=manifest_scaling(experiment.scaling))
         looks = look if here else None
-        plan = replace(parts.plan, experiment=experiment, checkpoints=checkpoints, look=looks)
+        settings = replace(
+            parts.settings, experiment=experiment, checkpoints=checkpoints, look=looks
+        )
         chosen = (*choice.notes(), *(backend.notes() if backend is not None else []))
         notes = [note for note in (*chosen, decided, busy) if note]
-        parts = replace(parts, plan=plan)
+        parts = replace(parts, settings=settings)
         parts.known.write(folder)
         trials, reason = _work(options, parts, manifest, journal, notes, display)
     keeping.keep(options, manifest, folder, trials)
     return StudyResult(folder, experiment.target, trials, reason, again), manifest
-
-
-def _is_here(options: StudyOptions) -> bool:
-    """Whether all trials run on this machine."""
-    return options.pool is None and options.ray_address is None
 
 
 def _is_shown(options: StudyOptions) -> bool:
@@ -268,16 +265,19 @@ def _work(
     display: Display,
 ) -> tuple[tuple[Trial, ...], str]:
     """Drive the study; all its trials, and why the driver left."""
-    pool, plan, folder = options.pool, parts.plan, journal.path.parent
+    pool, settings, folder = options.pool, parts.settings, journal.path.parent
     assert pool is not None, "chosen by now"
     manifest.write(folder)
     watch = one_after_the_other(display.watch, options.watch)
     if notes and pool.realtime:
         watch = after_notes("\n".join(notes), watch)
     # The pool is closed before MLflow is waited for.
-    with _tracking(folder, options, pool), contextlib.closing(pool):
-        watch = metered(saving(plan, folder, watch), plan, folder, pool)
-        state = StudyState(plan, folder, journal, pool, watch)
+    with (
+        _tracking(folder, options, pool),
+        contextlib.closing(pool),
+        metered(saving(settings, folder, watch), settings, folder, pool) as watch,
+    ):
+        state = StudyState(settings, folder, journal, pool, watch)
         try:
             reason = Loop(state, parts.sampler).run()
         finally:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from autotune.algorithms.names import FORKING
 from autotune.algorithms.plans.choice import SHARE, budget
-from autotune.algorithms.plans.knobs import effects_of, searched_knobs, within
+from autotune.algorithms.plans.parameters import effects_of, probed_names, within
 from autotune.space.search_space import SearchSpace
 from autotune.space.variants import key_of
 from autotune.study.experiment import Experiment
@@ -81,7 +81,7 @@ def in_space(experiment: Experiment, space: SearchSpace) -> Experiment:
 
 
 def _names(experiment: Experiment) -> tuple[str, ...]:
-    return tuple(searched_knobs(experiment.space, effects_of(experiment.train)))
+    return tuple(probed_names(experiment.space, effects_of(experiment.train)))
 
 
 def _seconds(experiment: Experiment, options: StudyOptions) -> float:

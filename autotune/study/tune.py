@@ -14,7 +14,7 @@ from autotune.space.parameters import Choice, Fixed, Float, Int, instead_of
 from autotune.space.schedule_space import ScheduleSpace
 from autotune.space.search_space import SearchSpace
 from autotune.study import earlier
-from autotune.study.experiment import Experiment, is_generator
+from autotune.study.experiment import Experiment
 from autotune.study.keywords import unknown_argument
 from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult
@@ -23,7 +23,7 @@ from autotune.trial import FailurePolicy, Target
 from autotune.trial.checks import is_finite
 from autotune.trial.clock import STEPS
 from autotune.trial.scaling import Scaling
-from autotune.trial.trainer import function_of
+from autotune.trial.trainer import function_of, may_never_end
 
 _ENTRIES = (Float, Int, Choice, Fixed, ScheduleSpace)
 _TARGET = ("clock", "confirm", "limit_steps", "scope")
@@ -117,7 +117,7 @@ def _patience(train: Any, settings: Mapping[str, Any]) -> FailurePolicy:
     """The failure policy: a function on one rank may say nothing for a day until it returns."""
     scaling = settings.get("scaling") or Scaling()
     ranks = settings.get("workers") or getattr(scaling, "num_workers", 1)
-    if not callable(train) or is_generator(train) or ranks != 1:
+    if not callable(train) or may_never_end(train) or ranks != 1:
         return FailurePolicy()
     return FailurePolicy(hang_timeout=_SILENT_SECONDS)
 

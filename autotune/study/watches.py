@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from autotune.backends.monitoring import Meter
 from autotune.backends.protocol import Observed, Pool
-from autotune.study.driver.plan import Plan
+from autotune.study.driver.settings import StudySettings
 from autotune.study.options import Watch
 from autotune.trial import Ended, Event, Trial
 
@@ -43,38 +43,45 @@ def after_notes(notes: str, watch: Watch | None) -> Watch:
     return noting
 
 
-def saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:
+def saving(settings: StudySettings, folder: Path, watch: Watch | None) -> Watch | None:
     """A watch that also saves what a controller has learned, whenever a trial has ended."""
-    document = getattr(plan.controller, "document", None)
+    document = getattr(settings.controller, "document", None)
     if document is None:
         return watch
     from autotune.algorithms.controllers import weights_file
 
     def saving(event: Event, trials: Mapping[int, Trial]) -> Any:
         if isinstance(event, Ended):
-            weights = document(tuple(trials.values()), plan.experiment.target)
-            weights_file.write(folder, plan.experiment.name, weights)
+            weights = document(tuple(trials.values()), settings.experiment.target)
+            weights_file.write(folder, settings.experiment.name, weights)
         return watch(event, trials) if watch is not None else None
 
     return saving
 
 
-def metered(watch: Watch | None, plan: Plan, folder: Path, pool: Pool) -> Watch | None:
-    """A watch that also exports metrics, where the pool can show them.
+@contextlib.contextmanager
+def metered(
+    watch: Watch | None, settings: StudySettings, folder: Path, pool: Pool
+) -> Iterator[Watch | None]:
+    """A watch that also exports metrics, where the pool can show them; the last ones at the end.
 
     `prometheus.json` beside the journal says where, for Prometheus.
     """
     if not pool.realtime or not isinstance(pool, Observed):
-        return watch
-    scaling = plan.experiment.scaling
-    name, target = plan.experiment.name, plan.experiment.target
-    meter = Meter(name, target, plan.trials, scaling.gpus, pool.observe)
+        yield watch
+        return
+    scaling = settings.experiment.scaling
+    name, target = settings.experiment.name, settings.experiment.target
+    meter = Meter(name, target, settings.trials, scaling.gpus, pool.observe)
     targets = [{"labels": {"job": "ray"}, "targets": pool.endpoints()}]
     with contextlib.suppress(OSError):
         (folder / "prometheus.json").write_text(json.dumps(targets) + "\n")
 
-    def metered(event: Event, trials: Mapping[int, Trial]) -> Any:
+    def exporting(event: Event, trials: Mapping[int, Trial]) -> Any:
         meter(event, trials)
         return watch(event, trials) if watch is not None else None
 
-    return metered
+    try:
+        yield exporting
+    finally:
+        meter.close()

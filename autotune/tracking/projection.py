@@ -16,7 +16,6 @@ from autotune.storage.journal import VERSION, Closed, Entry, Opened, from_line, 
 from autotune.tracking.confirmed import confirmed, mean_of
 from autotune.tracking.names import ShownNames, clean, run_name, text
 from autotune.tracking.run_content import (
-    INTERRUPTED,
     STUDY,
     MetricPoint,
     RunContent,
@@ -35,10 +34,11 @@ from autotune.tracking.run_content import (
 )
 from autotune.tracking.shared_view import experiment_tags
 from autotune.trial import Ended, Params, Reported, Saved, State, Suggested, Trial, after
+from autotune.trial.values import BUDGET, INTERRUPTED
 from autotune.trial.wording import plain_result
 
 _NAME = "mlflow.runName"  # the tag with a run's name: older runs have another one
-_STATUS = {"done": "FINISHED", "budget": "FINISHED", INTERRUPTED: "KILLED"}
+_STATUS = {"done": "FINISHED", BUDGET: "FINISHED", INTERRUPTED: "KILLED"}
 _TIMES = ("train_seconds", "samples_per_second")  # no two attempts take the same
 _ONCE = (
     *("time_to_target_seconds", "censored_at_seconds", "speedup_vs_baseline"),

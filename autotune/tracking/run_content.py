@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STUDY = -1  # stands for the study's own run where a trial's number stands for the trial's
-INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one failure among the last ends the study",
         "loop",
-        _DECISIONS,
+        "autotune/algorithms/ranking/trial_index.py",
         "all(t.state is State.FAILED for",
         "any(t.state is State.FAILED for",
     ),
@@ -100,8 +100,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "one trial too many",
         "loop",
         "autotune/study/driver/loop.py",
-        "count < self.plan.trials",
-        "count <= self.plan.trials",
+        "count < self.settings.trials",
+        "count <= self.settings.trials",
     ),
     Mutant(
         "the report at the checkpoint is dropped when a trial restarts",

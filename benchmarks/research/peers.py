@@ -32,7 +32,7 @@ import numpy as np
 from _shared import Answer, missing
 
 import autotune as at
-from autotune.study.driver.plan import trial_seed
+from autotune.study.driver.settings import trial_seed
 
 WORKERS = 8
 METRIC, EPOCH = "accuracy", "epoch"

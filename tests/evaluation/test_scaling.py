@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -328,7 +329,19 @@ def test_a_study_predicts_other_numbers_of_workers(
         assert [low, high] == pytest.approx(ends)
     first = found["to_be_surer"][0]
     assert first["why"] == "what messages cost on 8 workers is not measured"
-    assert "autotune run RECIPE --workers 8 --trials 1" in first["how"]
+    run, _, scale_again = first["how"].partition(" && ")
+    assert run.startswith("autotune run RECIPE --workers 8 --from ")
+    assert shlex.split(run)[7:] == [
+        *("--trials", "2", "--stages", "off", "--pruner", "none"),
+        *("--out", f"{folder / 'two'}-8-workers"),
+    ]
+    assert shlex.split(scale_again)[-2:] == ["--also", f"{folder / 'two'}-8-workers"]
+    fit, manifest = fitted(*exact(KNOWN, 2)), Manifest.read(folder / "two")
+    given = replace(manifest.options, recipe="images:folder", recipe_arguments={"data": "my data"})
+    manifest = replace(manifest, options=given)
+    how = probes(fit, [fit.predict(8)], manifest, folder, [folder / "four"])[0]["how"]
+    assert how.startswith("autotune run images:folder --with 'data=my data' --workers 8 --from ")
+    assert shlex.split(how)[-3:-1] == ["--also", str(folder / "four")]
 
 
 def test_a_batch_size_that_nobody_has_trained_is_to_be_probed(

@@ -32,11 +32,11 @@ from search_spaces import (
     images,
     shakespeare,
 )
-from trainers.applied import data_ranks
 from trainers.communication.synchronization import KINDS
 from trainers.image import train as image_train
 from trainers.language import read_settings as read_language
 from trainers.parallel.ranks import Ranks
+from trainers.parallelize import data_ranks
 from trainers.plan import MODEL_DEGREES
 
 BESIDE = Path(__file__).parents[2].parent / "shared" / "data"

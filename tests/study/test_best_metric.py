@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,18 @@ def test_a_generator_needs_a_limit() -> None:
     def trainer(config: dict[str, Any]) -> Any:
         yield at.Milestone(1, dict)
 
-    with pytest.raises(ValueError, match=r"has no limit, but its trainer is a generator"):
-        at.Experiment("metric", trainer, SPACE, Target(METRIC))
-    assert at.Experiment("metric", train, SPACE, Target(METRIC)).target.horizon == math.inf
+    class Called:
+        def __call__(self, config: dict[str, Any], scale: float = 1.0) -> Any:
+            yield at.Milestone(1, dict)
+
+    class Ends(Called):
+        ends_by_itself = True
+
+    for endless in (trainer, partial(trainer), Called(), partial(Called(), scale=2.0)):
+        with pytest.raises(ValueError, match=r"has no limit, but its trainer is a generator"):
+            at.Experiment("metric", endless, SPACE, Target(METRIC))
+    for ending in (train, Ends(), partial(Ends(), scale=2.0)):
+        assert at.Experiment("metric", ending, SPACE, Target(METRIC)).target.horizon == math.inf
 
 
 def test_the_score_is_the_signed_metric_and_the_scope_says_of_which_report() -> None:

@@ -31,7 +31,7 @@ from autotune.evaluation.comparison.sources import gather
 from autotune.storage import journal, manifest
 from autotune.storage.journal import JOURNAL, Closed, Opened, from_line, to_line
 from autotune.study import result
-from autotune.study.driver.plan import fresh_seed, trial_seed
+from autotune.study.driver.settings import fresh_seed, trial_seed
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
 from autotune.trial import Change, Ended, Interrupted, Started, State, Stop, Suggested, Trial, fold
@@ -212,6 +212,16 @@ def test_what_the_time_limit_cut_off_is_made_up_for(fast_path: Path) -> None:
     whole = cut.confirm(2)
     assert {len(c.runs) for c in whole.confirmed} == {2}
     assert all(t.waiting_since >= ended for t in confirming(whole.trials))
+
+
+def test_a_limit_at_the_last_report_of_a_search_leaves_its_confirmations(fast_path: Path) -> None:
+    """That trial ends for its own reason, so that no trial says that the study was cut off."""
+    cut = simulate(racing([1.0]), fast_path, 1, repeats=2, time_limit=9.9)
+    assert [t.state for t in cut.trials] == [State.REACHED]
+    assert cut.ended == "budget"
+    done = simulate(racing([1.0]), fast_path, 1, repeats=2)
+    assert done.ended == "done"
+    assert [len(c.runs) for c in done.confirmed] == [2]
 
 
 def test_without_a_search_interrupted_trials_are_left_alone(fast_path: Path) -> None:

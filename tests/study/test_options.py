@@ -16,7 +16,7 @@ from autotune.algorithms.samplers.elite_policy import PolicySampler
 from autotune.cli import arguments, main
 from autotune.cli import given as given_values
 from autotune.cli.jobs import commands as jobs
-from autotune.study.driver.plan import Plan
+from autotune.study.driver.settings import StudySettings
 from autotune.study.factory import check_named
 from autotune.study.options import StudyOptions, options, options_from_json
 
@@ -187,7 +187,7 @@ def test_options_that_exclude_each_other() -> None:
 
 def test_a_driver_s_plan_takes_its_values_from_options_of_the_same_names() -> None:
     own = {"experiment", "pruner", "controller", "checkpoints", "look"}
-    assert {f.name for f in fields(Plan)} - own <= {*NAMES}
+    assert {f.name for f in fields(StudySettings)} - own <= {*NAMES}
 
 
 # --- the manifest ---------------------------------------------------------------------------------

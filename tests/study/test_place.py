@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,3 +89,19 @@ def test_a_study_without_a_result_decides_its_gpus_again(fast_path: Path) -> Non
 def test_a_kind_of_gpu_is_in_the_manifest() -> None:
     kind = at.Scaling(gpus_per_worker=1, accelerator="H100")
     assert at.Scaling(**manifest_scaling(kind)) == kind
+
+
+@pytest.mark.parametrize(
+    ("nodes", "backend", "here"),
+    [(("10.0.0.1",), "auto", True), (("10.0.0.1", "10.0.0.2"), "auto", False),
+     (("10.0.0.2",), "ray", False), (("10.0.0.1", "10.0.0.2"), "local", True)],
+)  # fmt: skip
+def test_of_a_cluster_that_this_process_is_connected_to_the_nodes_count(
+    nodes: tuple[str, ...], backend: str, here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = [{"NodeManagerAddress": address, "Alive": True} for address in nodes]
+    every.append({"NodeManagerAddress": "10.0.0.9", "Alive": False})
+    util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.1")
+    ray = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: every, util=util)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    assert place.is_here(StudyOptions(backend=backend)) is here

@@ -9,8 +9,8 @@ import pytest
 
 import autotune as at
 from autotune.algorithms.plans.choice import chosen
-from autotune.algorithms.plans.factors import factors
 from autotune.algorithms.plans.measured import measured
+from autotune.algorithms.plans.probed import probed_plans
 from autotune.algorithms.ranking.repeats import probes
 from autotune.cli import main
 from search_spaces import digits
@@ -38,7 +38,7 @@ def test_two_ranks_probe_plans_and_search_in_one(
         assert evaluated == [False, True, True, *[False] * (len(evaluated) - 3)]  # set-up is first
         assert found.exposed is not None
         assert 0 <= found.exposed <= 1
-    (factor,) = factors(result.trials)
+    (factor,) = probed_plans(result.trials)
     assert dict(factor.changes) == {"precision": "bf16"}
     kept = chosen(result.trials)
     searched = next(t for t in result.trials if t.kind == "trial")

@@ -22,7 +22,7 @@ from killed_ranks import RANKS, file
 from torch import Tensor
 
 from autotune.schedules import Constant, Linear, stages
-from trainers import language, served, settings
+from trainers import language, settings, trained_weights
 from trainers.communication import (
     copies,
     hierarchical,
@@ -308,7 +308,7 @@ def test_what_is_evaluated_and_saved_is_one_model_with_which_other_ranks_begin(
     assert same(model(states[0]), model(states[1]))
     momenta = [state["learner"]["optimizer"]["state"] for state in states]
     assert same(*momenta), "as those who average gradients need it"
-    assert same(served.weights(states), model(states[0])), "is exported"
+    assert same(trained_weights.weights(states), model(states[0])), "is exported"
     flat = torch.cat([value.flatten() for value in model(states[0]).values()])
     if kind != "diloco":
         average = torch.stack([own(state)["weights"] for state in states]).mean(0)
@@ -404,6 +404,29 @@ def test_running_statistics_are_means_and_validation_may_be_beside(on_two_ranks:
     for one, other in zip(inline, beside, strict=True):
         assert other["val_loss"] == pytest.approx(one["val_loss"], rel=1e-5)
         assert other["val_accuracy"] == one["val_accuracy"]
+
+
+HOW: dict[str, tuple[dict[str, Any], float]] = {
+    "bf16": ({"precision": "bf16"}, 0.02),
+    "recomputed": ({"activation_checkpoint_mode": "full"}, 1e-5),
+    "compiled": ({"compile": "units"}, 1e-4),
+}
+"""What goes with all of them, and how near the losses then are to those without it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*CONFIGS])
+@pytest.mark.parametrize("how", [*HOW])
+def test_fewer_bits_recomputation_and_compiled_units_go_with_all_of_them(
+    kind: str, how: str, on_two_ranks: Any, same: Any
+) -> None:
+    keys, most = HOW[how]
+    plain, other = (on_two_ranks({**CONFIGS[kind], **more}, 5) for more in ({}, keys))
+    for one, found in zip(plain, other, strict=True):
+        assert "error" not in found, found["error"]
+        losses = [[m["val_loss"] for m in rank["metrics"]] for rank in (one, found)]
+        assert losses[1] == pytest.approx(losses[0], rel=most)
+    assert same(*(model(rank["final"]) for rank in other))
 
 
 @pytest.mark.slow

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from trainers import image
-from trainers.beside import Beside, RemoteTraceback
 from trainers.settings import read_settings
+from trainers.validation_process import Beside, RemoteTraceback
 
 NET = {"model": "resnet8", "width": 4, "train_size": 500, "val_size": 300, "batch_size": 50}
 FAST = {"data": "digits", "model": "mlp", "width": 8, "lr": 0.1, "val_size": 300}
@@ -45,7 +45,7 @@ def test_the_metrics_are_those_of_validation_inline(record: Any) -> None:
     assert beside["steps"] == inline["steps"]
     assert beside["freed"]
     left = [" ".join(child.cmdline()) for child in psutil.Process().children()]
-    assert not [command for command in left if "trainers.beside" in command]
+    assert not [command for command in left if "trainers.validation_process" in command]
 
 
 @pytest.mark.parametrize("degree", ["data_parallel_shard_degree", "tensor_parallel_degree"])

@@ -291,6 +291,39 @@ def test_ranks_stay_equal_and_go_on_bit_for_bit(
         assert same(rank["final"], final)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["powersgd", "dgc", "one_bit"])
+@pytest.mark.parametrize(
+    ("keys", "most"), [({"precision": "bf16"}, 0.02), ({"compile": "units"}, 1e-3)]
+)
+def test_fewer_bits_of_a_step_and_compiled_units_go_with_what_is_sent(
+    name: str, keys: dict[str, Any], most: float, on_two_ranks: Any, same: Any
+) -> None:
+    plain, other = (on_two_ranks(config(name, **more), 5) for more in ({}, keys))
+    for one, found in zip(plain, other, strict=True):
+        assert "error" not in found, found["error"]
+        losses = [[m["val_loss"] for m in rank["metrics"]] for rank in (one, found)]
+        assert losses[1] == pytest.approx(losses[0], rel=most)
+    assert same(*(rank["final"]["learner"]["model"] for rank in other))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["powersgd", "one_bit"])
+def test_a_model_that_is_pruned_stays_one_on_all_ranks(
+    name: str, on_two_ranks: Any, same: Any
+) -> None:
+    """What ranks hold back has parts for removed weights: these stay removed all the same."""
+    net = {"model": "mlp", "width": 32, "train_size": 400, "val_size": 100, "batch_size": 50}
+    pruned = {"pruning": "unstructured", "sparsity": 0.8, "sparsity_ramp": 1e-3, "milestone": 400}
+    given = {**net, **pruned, "lr": 0.05, **KINDS[name]}
+    found = on_two_ranks({k: v for k, v in given.items() if v is not None}, 3)
+    for rank in found:
+        assert "error" not in rank, rank["error"]
+        assert rank["metrics"][-1]["sparsity"] == pytest.approx(0.8, abs=0.01)
+        assert rank["metrics"][-1]["val_loss"] < rank["metrics"][0]["val_loss"]
+    assert same(*(rank["final"]["learner"]["model"] for rank in found))
+
+
 def test_what_these_settings_do_not_keep_is_not_taken_over(group: None) -> None:
     """Of a parent that sent few numbers of all parameters, where all are now averaged whole."""
     alone = Ranks(0, 1, ALONE.device)
@@ -413,6 +446,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
             ({"variant": "nvlamb"}, "max_grad_norm", None, 1.0),
             ({"decoupled": False}, "decoupled", True, False),
             ({"grad_averaging": False}, "grad_averaging", True, False),
+        )
+    ),
+    *(
+        (
+            {"gradient_compression": "one_bit", **ADAM, "optimizer": optimizer, key: schedule},
+            f"{key} must be a number with gradient_compression 'one_bit', no schedule, got ",
+        )
+        for optimizer, key, schedule in (
+            ("adamw", "beta2", Linear(0.99, 0.999)),
+            ("lamb", "beta2", Linear(0.99, 0.999)),
+            ("lamb", "trust_coefficient", Linear(0.1, 1.0)),
         )
     ),
 ]

@@ -15,8 +15,8 @@ from torch import nn
 from trainers import image, language, retrieval
 from trainers.noise_scale import KEPT, NoiseScale
 from trainers.parallel.one_by_one import Squares, gradients
+from trainers.parallel.protocol import Forward
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Forward
 from trainers.parallel.single import Single
 
 CPU = torch.device("cpu")

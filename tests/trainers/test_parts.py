@@ -9,8 +9,8 @@ from torch import nn
 
 from trainers.data.stream import Batch
 from trainers.learner import Learner
+from trainers.parallel.protocol import Forward
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Forward
 from trainers.parallel.shared import Shared
 from trainers.parallel.single import Single
 from trainers.parallel.update import Everywhere

@@ -11,8 +11,10 @@ from typing import Any, get_args
 import pytest
 import torch
 
+from autotune.algorithms.plans.parameters import probed_names
 from autotune.schedules import Linear
-from trainers import applied, image, language, plan, settings
+from autotune.space.search_space import Choice, SearchSpace
+from trainers import image, language, parallelize, plan, settings
 from trainers.parallel import passes, stages, zero1
 from trainers.parallel.ranks import Ranks
 from trainers.plan import KNOBS, Plan, read_plan
@@ -260,7 +262,7 @@ def test_a_plan_for_other_ranks_is_refused_before_data_is_read() -> None:
 def test_groups_that_do_not_divide_the_ranks_are_refused() -> None:
     grouped = read_plan({"all_reduce_topology": "hierarchical", "all_reduce_group_size": 3})
     with pytest.raises(ValueError, match="all_reduce_group_size 3 must divide the 4 ranks"):
-        applied.data_ranks(grouped, Ranks(0, 4, torch.device("cpu")))
+        parallelize.data_ranks(grouped, Ranks(0, 4, torch.device("cpu")))
 
 
 def test_sharding_full_is_a_short_form() -> None:
@@ -284,6 +286,8 @@ def test_every_key_says_what_it_changes_unless_it_is_the_problem(trainer: Any, o
     assert set(effects.values()) <= set(get_args(Effect))
     assert {*own, *TRAINING, *OPTIONS, *KNOBS} - {*effects} == ({*own} & DATA) | ENDS
     assert {*KNOBS} <= {*trainer.train.memory_keys}
+    choices = SearchSpace({"validation": Choice(("inline", "beside"))})
+    assert not probed_names(choices, effects)  # no probe times an evaluation
 
 
 @pytest.mark.parametrize("mode", ["full", "selective"])

@@ -17,9 +17,9 @@ from torch import nn
 
 from trainers.communication import hierarchical
 from trainers.parallel import mesh, topology
+from trainers.parallel.protocol import Forward
 from trainers.parallel.ranks import Ranks, ranks_of_a_machine
 from trainers.parallel.replicate import Replicated
-from trainers.parallel.seam import Forward
 
 CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from trainers.communication.copies import Averaging, Copies
 from trainers.communication.exchange import Exchange
 from trainers.data.stream import Batch
+from trainers.parallel.protocol import Forward, Loss
 from trainers.parallel.ranks import Ranks, average
-from trainers.parallel.seam import Forward, Loss
 from trainers.parallel.single import Single
 from trainers.parallel.states import load
 from trainers.parallel.update import Everywhere

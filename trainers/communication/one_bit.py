@@ -20,17 +20,19 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from autotune.schedules import Constant, Schedule
 from trainers.communication import frozen
 from trainers.communication.exchange import Memory, Wire, gradients
 from trainers.optimizers.make import variant_settings
 from trainers.parallel.update import Everywhere
-from trainers.readers import whole
+from trainers.readers import shown, whole
 from trainers.technique import Knob, when
 
 _CHOSEN = when("gradient_compression", "one_bit")
 KNOBS: Mapping[str, Knob] = {"one_bit_warmup_steps": Knob(100, whole(1), "both", _CHOSEN, False)}
 OPTIMIZERS = ("adamw", "lamb")
 _NEEDED: Mapping[str, Any] = {"max_grad_norm": None, "decoupled": True, "grad_averaging": True}
+_CONSTANT = ("beta2", "trust_coefficient")  # of the variance and the ratio that stay as they are
 
 
 def check(optimizer: str, options: Mapping[str, Any]) -> None:
@@ -46,6 +48,10 @@ def check(optimizer: str, options: Mapping[str, Any]) -> None:
     for key, needed in _NEEDED.items():
         if given.get(key, needed) != needed:
             raise ValueError(f"{key} must be {needed} {chosen}, got {given[key]!r}")
+    for key in _CONSTANT:
+        found = options.get(key)
+        if isinstance(found, Schedule) and not isinstance(found, Constant):
+            raise ValueError(f"{key} must be a number {chosen}, no schedule, got {shown(found)}")
 
 
 def rows_of(shape: tuple[int, ...]) -> int:

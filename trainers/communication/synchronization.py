@@ -32,8 +32,8 @@ from trainers.communication import diloco, geo_sgd, hierarchical, local_sgd, sta
 from trainers.communication.averaged import Averaged
 from trainers.communication.copies import Averaging, Copies
 from trainers.parallel import zero1
+from trainers.parallel.protocol import Forward
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Forward
 from trainers.plan import DEFAULTS as PLAN
 from trainers.plan import MODEL_DEGREES, Plan
 from trainers.readers import Key, one_of, shown

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from trainers import applied
+from trainers import parallelize
 from trainers.communication import synchronization
 from trainers.data.stream import Batch, passes
 from trainers.knobs import is_constant
@@ -88,7 +88,7 @@ def peak(training: Training, task: Task[Any], blank: Blank, ranks: int = 1) -> i
     kernels = kernels_of_a_gpu() if torch.cuda.is_available() else nullcontext()
     with first_of(ranks) as every, kernels, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        applied.data_ranks(training.plan, every)
+        parallelize.data_ranks(training.plan, every)
         with FakeTensorMode():
             model = task.model(blank.stream)
             tracker = MemTracker()
@@ -157,15 +157,15 @@ def _largest(training: Training, task: Task[Any], ranks: int) -> tuple[int, int]
 def _learner(
     training: Training, task: Task[Any], model: nn.Module, ranks: Ranks, tracker: MemTracker
 ) -> Learner:
-    units = applied.prepared(training.plan, model, ranks)
+    units = parallelize.prepared(training.plan, model, ranks)
     dtype = DTYPES.get(training.precision)
     forward = Counted(CPU, dtype, tracker=tracker)  # another layout has as many bytes
     found = synchronization.of_one_machine(training.synchronization)
-    parallel = applied.parallel(
+    parallel = parallelize.parallel(
         *(training.plan, model, units, ranks, forward),
         copied=Copies,
         compression=training.gradient_compression,
         synchronization=found,
     )
-    step = BlankStep(applied.update(training.plan, ranks, parallel, None))
+    step = BlankStep(parallelize.update(training.plan, ranks, parallel, None))
     return Learner(model, parallel, step, Ranks(0, 1, CPU), training, forward)

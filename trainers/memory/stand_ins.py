@@ -22,8 +22,8 @@ from torch.optim import Optimizer
 from trainers.communication.exchange import Exchange
 from trainers.data.stream import Batch
 from trainers.parallel import mesh
+from trainers.parallel.protocol import Forward, Loss
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Forward, Loss
 from trainers.parallel.single import Single
 from trainers.parallel.update import Update
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trainers.models.attention import Sees, sees_of
+from trainers.parallel.protocol import Loss, Parallel
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Loss, Parallel
 from trainers.parallel.shared import Shared
 from trainers.readers import whole as count
 from trainers.technique import Knob

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from trainers.data.stream import Batch
+from trainers.parallel.protocol import Forward, Loss, Parallel
 from trainers.parallel.ranks import average
-from trainers.parallel.seam import Forward, Loss, Parallel
 
 
 class Squares(NamedTuple):

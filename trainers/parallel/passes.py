@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from trainers.parallel.protocol import Forward, Loss
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Forward, Loss
 from trainers.parallel.stages import STAGES
 
 

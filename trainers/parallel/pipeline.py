@@ -26,8 +26,8 @@ from torch.optim import Optimizer
 
 from trainers.data.stream import NO_LABEL, Batch
 from trainers.parallel.passes import Passed, Shapes, microbatches, scheduled
+from trainers.parallel.protocol import Forward, Loss
 from trainers.parallel.ranks import Ranks, average
-from trainers.parallel.seam import Forward, Loss
 from trainers.parallel.stages import STAGES, Holdings, Staged, ranks_of
 from trainers.parallel.states import load
 from trainers.readers import one_of

@@ -20,8 +20,8 @@ from trainers.communication.exchange import Exchange
 from trainers.communication.wire import HOOKS
 from trainers.data.stream import Batch
 from trainers.parallel import topology
+from trainers.parallel.protocol import Forward, Loss
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Forward, Loss
 from trainers.parallel.states import load
 from trainers.parallel.update import Update
 from trainers.readers import Number, flag, optional

@@ -19,7 +19,7 @@ from trainers.communication.exchange import Exchange
 from trainers.data.stream import Batch
 from trainers.models.recognition import Classes, Recognition
 from trainers.parallel import mesh
-from trainers.parallel.seam import Loss, Owned, Parallel
+from trainers.parallel.protocol import Loss, Owned, Parallel
 from trainers.parallel.states import fitted
 from trainers.parallel.update import Everywhere
 

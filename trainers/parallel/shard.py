@@ -18,8 +18,8 @@ from trainers.data.stream import Batch
 from trainers.memory.compiled import UNITS, is_compiled
 from trainers.memory.precision import cast_in
 from trainers.parallel import prefetch
+from trainers.parallel.protocol import Forward, Loss
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Forward, Loss
 from trainers.parallel.states import load
 from trainers.readers import flag, one_of
 from trainers.technique import Knob, degree

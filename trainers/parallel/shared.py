@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from trainers.communication.exchange import Exchange
 from trainers.data.stream import NO_LABEL, Batch
+from trainers.parallel.protocol import Loss, Parallel
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Loss, Parallel
 from trainers.parallel.states import whole
 from trainers.parallel.update import Update
 

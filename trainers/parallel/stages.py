@@ -12,8 +12,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from trainers.optimizers import LAMB, LARS
+from trainers.parallel.protocol import Forward, Owned
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Forward, Owned
 from trainers.parallel.update import Everywhere
 from trainers.parallel.zero1 import Dealt
 

@@ -16,8 +16,8 @@ from torch import nn
 
 from trainers.parallel import matrices
 from trainers.parallel import mesh as meshes
+from trainers.parallel.protocol import Loss, Parallel
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Loss, Parallel
 from trainers.parallel.shared import Shared
 from trainers.parallel.states import whole
 from trainers.readers import flag

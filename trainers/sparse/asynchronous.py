@@ -15,8 +15,8 @@ from torch import Tensor
 
 from trainers.sparse.exchange import Blocks, gathered
 from trainers.sparse.passes import lookup
+from trainers.sparse.protocol import Parts, Seen, Step
 from trainers.sparse.rules import Rows
-from trainers.sparse.seam import Parts, Seen, Step
 from trainers.sparse.server import END, HEAD, PULL, PUSH, REPLY, ROWS, VALUES, Server, sending
 from trainers.sparse.synchronous import Synchronous
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from trainers.parallel.ranks import average
 from trainers.sparse.exchange import gathered, merged
 from trainers.sparse.passes import Net, lookup
+from trainers.sparse.protocol import Parts, Seen, Step
 from trainers.sparse.rules import Rows
-from trainers.sparse.seam import Parts, Seen, Step
 
 
 class Local:

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainers.sparse.exchange import Blocks
+from trainers.sparse.protocol import Parts
 from trainers.sparse.rules import Rates
-from trainers.sparse.seam import Parts
 
 HEAD, ROWS, VALUES, REPLY = 71, 72, 73, 74
 """The tags of messages; all but a reply begin with a head: its kind, the step, rows."""

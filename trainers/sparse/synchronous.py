@@ -13,8 +13,8 @@ from torch import Tensor
 
 from trainers.sparse.exchange import announced, merged, swapped
 from trainers.sparse.passes import lookup
+from trainers.sparse.protocol import Parts, Seen, Step
 from trainers.sparse.rules import Rows
-from trainers.sparse.seam import Parts, Seen, Step
 
 
 @dataclass(frozen=True)

@@ -12,20 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from autotune.algorithms.policy_optimization import (
-    PPO_EPOCHS,
-    Array,
-    Moments,
-    adam_step,
-    clipped_weights,
-)
+Array = NDArray[Any]
 
 _LAMBDA = 0.95  # of generalised advantages: the horizon over which an action gets credit
 _RIDGE_VALUE, _RIDGE_POLICY = 3.0, 3.0
 _TEMPERATURE = 0.5  # of the regression's weights, in standard deviations of the advantage
 _WIDEST = 3.0
-_RATE = 0.03  # of Adam
+_PPO_EPOCHS, _PPO_CLIP = 8, 0.2
+_RATE, _BETAS, _EPSILON = 0.03, (0.9, 0.999), 1e-8  # of Adam
 
 
 @dataclass(frozen=True)
@@ -74,15 +70,39 @@ def ppo(weights: Array, episodes: Sequence[Episode], spread: float) -> Array:
     done = np.concatenate([e.actions for e in episodes])
     noise = np.concatenate([e.noise for e in episodes])
     advantage = _advantages(episodes)
-    theta, moments = weights.ravel(), Moments()
-    for _ in range(PPO_EPOCHS):
+    theta = weights.ravel()
+    moments = np.zeros_like(theta), np.zeros_like(theta)
+    for steps in range(1, _PPO_EPOCHS + 1):
         off = (done - seen @ weights.T) / spread
         ratio = np.exp(np.clip((noise**2 - off**2).sum(axis=1) / 2, -20.0, 20.0))
-        pull = clipped_weights(ratio, advantage)[:, None] * off / spread
+        pull = _clipped(ratio, advantage)[:, None] * off / spread
         slope = pull.T @ seen / len(seen)
-        theta, moments = adam_step(theta, slope.ravel(), moments, _RATE)
+        theta, moments = _adam(theta, slope.ravel(), moments, steps)
         weights = theta.reshape(weights.shape)
     return weights
+
+
+def _clipped(ratios: Array, advantages: Array) -> Array:
+    """The weights of the samples' slopes in the gradient of PPO's clipped objective.
+
+    A sample whose probability ratio has already moved 20 % in the direction of its advantage has
+    weight 0, any other its ratio times its advantage.
+    """
+    gains = (advantages > 0) & (ratios > 1 + _PPO_CLIP)
+    losses = (advantages < 0) & (ratios < 1 - _PPO_CLIP)
+    weights: Array = np.where(gains | losses, 0.0, ratios * advantages)
+    return weights
+
+
+def _adam(
+    theta: Array, gradient: Array, moments: tuple[Array, Array], steps: int
+) -> tuple[Array, tuple[Array, Array]]:
+    """Step number `steps` of Adam (Kingma and Ba 2015) up the gradient."""
+    first = _BETAS[0] * moments[0] + (1 - _BETAS[0]) * gradient
+    second = _BETAS[1] * moments[1] + (1 - _BETAS[1]) * gradient**2
+    size = np.sqrt(second / (1 - _BETAS[1] ** steps)) + _EPSILON
+    moved: Array = theta + _RATE * first / (1 - _BETAS[0] ** steps) / size
+    return moved, (first, second)
 
 
 def _advantages(episodes: Sequence[Episode]) -> Array:

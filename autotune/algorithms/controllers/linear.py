@@ -22,12 +22,12 @@ from autotune.algorithms.controllers.features import (
     decisions,
     require_allowed,
 )
-from autotune.algorithms.controllers.learners import LEARNERS, Episode
-from autotune.algorithms.policy_optimization import Array
+from autotune.algorithms.controllers.learners import LEARNERS, Array, Episode
 from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.errors import UserError, unknown
 from autotune.space.encoding import rank_score
 from autotune.trial import (
+    DIVERGED,
     INTERRUPTED_REASONS,
     KNOBS,
     Change,
@@ -187,7 +187,7 @@ def values_of(trials: Sequence[Trial], target: Target) -> dict[int, float]:
     A trial that diverged has the last rank.
     """
     ranks = equal_time_ranks(trials, target)
-    ranks |= {t.number: 1.0 for t in trials if t.reason == "diverged"}
+    ranks |= {t.number: 1.0 for t in trials if t.reason == DIVERGED}
     return {number: -rank_score(rank, len(ranks)) for number, rank in ranks.items()}
 
 

@@ -24,7 +24,7 @@ from autotune.errors import UserError, unknown
 from autotune.space.encoding import nearest_value
 from autotune.space.parameters import Choice, Int, Parameter, drawn
 from autotune.space.search_space import SearchSpace
-from autotune.trial import Fork, Params, State, Target, Trial, measured
+from autotune.trial import EXPLOITED, Fork, Params, State, Target, Trial, measured
 
 KNOBS = (
     *("lr", "momentum", "beta1", "beta2", "weight_decay", "trust_coefficient"),
@@ -127,7 +127,7 @@ class Population:
         there = [
             t
             for t in peers
-            if (t.state is State.RUNNING or t.reason == "exploited")
+            if (t.state is State.RUNNING or t.reason == EXPLOITED)
             and born(t, self.interval) < look <= t.seconds / self.interval
         ]
         at = look * self.interval

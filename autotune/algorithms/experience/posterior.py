@@ -19,7 +19,7 @@ from autotune.algorithms.experience.known_task import MARKS, Array
 from autotune.algorithms.experience.model import Predictions
 from autotune.algorithms.ranking.equal_time import GapCurves
 from autotune.algorithms.ranking.trial_index import common_prefix_length
-from autotune.trial import State, Target, Trial
+from autotune.trial import DIVERGED, FINISHED, LIMIT, State, Target, Trial
 
 _NOISE = 0.5  # standard deviation of a log time about its prediction
 _PLACE_NOISE = 1.0  # of the difference of two trials' normal scores
@@ -27,7 +27,7 @@ _FLOOR = 0.05  # probability of anything under each hypothesis, so that none is 
 _SCALES = (-2.0, -1.0, 0.0, 1.0, 2.0)  # steps of a time scale: see `_STEP`
 _STEP = 2  # marks of a curve that a step is: a factor of 1.88 in time
 _SCALE_SPREAD = 1.0  # steps: standard deviation of the time scale
-NEVER = ("diverged", "finished", "limit")
+NEVER = (DIVERGED, FINISHED, LIMIT)
 """Reasons of ends after which a trial would not have reached the target later."""
 _GENEROUS = 5.0  # times as long as the longest trial may be the limit that shares refer to
 _NONE = 0.2  # probability that the study is like none of the known ones
@@ -146,7 +146,7 @@ def limit_of(trials: Sequence[Trial], target: Target) -> float:
     longest = max((t.seconds for t in trials), default=0.0)
     if longest <= 0:
         return target.horizon if math.isfinite(target.horizon) else 1.0
-    by_itself = any(t.reason == "finished" or t.state is State.COMPLETED for t in trials)
+    by_itself = any(t.reason == FINISHED or t.state is State.COMPLETED for t in trials)
     return min(target.horizon, longest if by_itself else _GENEROUS * longest)
 
 

@@ -18,7 +18,7 @@ from autotune.algorithms.experience.posterior import (
     shifts,
 )
 from autotune.algorithms.ranking.equal_time import GapCurves
-from autotune.trial import State, Target, Trial
+from autotune.trial import DIVERGED, State, Target, Trial
 
 _DIVERGED = 1.6  # log time of a trial that diverged: that of the worst of a known task's
 _SURPRISE = 1.5  # log time of a trial that lost to all others, and was expected to lose to none
@@ -52,7 +52,7 @@ def residuals(
             log = max(log, 0.0) if trial.reason in NEVER else log
             at_scale = predicted.logs[:, i, None] + shifts()[None]
             late = log - at_scale
-            if trial.reason == "diverged":
+            if trial.reason == DIVERGED:
                 late = np.maximum(late, _DIVERGED + shifts()[None] - at_scale)
             slower = late if trial.state is State.REACHED else np.maximum(late, slower)
         found[i] = float((shares * slower).sum())

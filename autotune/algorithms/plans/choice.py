@@ -21,8 +21,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
-from autotune.algorithms.plans.factors import LEAST_GAIN, Factor, ended, factors, same
-from autotune.algorithms.plans.measured import measured, too_long
+from autotune.algorithms.plans.measured import measured, nothing_decided
+from autotune.algorithms.plans.probed import LEAST_GAIN, ProbedPlan, ended, probed_plans, same
 from autotune.algorithms.ranking.repeats import probes
 from autotune.trial import Params, Trial
 from autotune.trial.values import point_key
@@ -33,7 +33,7 @@ LEAST_RUNS = 2
 SHARE = 0.05
 """Of a study's seconds: what probes may take."""
 
-Combine = Callable[[Sequence[Factor]], Params | None]
+Combine = Callable[[Sequence[ProbedPlan]], Params | None]
 """The point with the changes of several plans together; None where that is not allowed."""
 
 
@@ -45,11 +45,14 @@ def budget(trials: int, limit: float | None, time_limit: float | None) -> float 
         limit: seconds of a trial, at most.
         time_limit: seconds of the study.
 
-    >>> budget(20, 30.0, None), budget(20, 30.0, 60.0), budget(20, None, None)
-    (30.0, 3.0, None)
+    >>> budget(20, 30.0, None), budget(20, 30.0, 60.0), budget(20, 30.0, 3600.0)
+    (30.0, 3.0, 30.0)
+    >>> budget(20, None, None) is None
+    True
     """
-    whole = time_limit if time_limit is not None else trials * limit if limit is not None else None
-    return SHARE * whole if whole is not None and math.isfinite(whole) else None
+    trained = trials * limit if limit is not None else math.inf
+    whole = min(trained, time_limit if time_limit is not None else math.inf)
+    return SHARE * whole if math.isfinite(whole) else None
 
 
 def next_probe(
@@ -71,14 +74,12 @@ def next_probe(
     done = ended(trials)
     if not done:
         return default if alternatives else None
-    if measured(done[0]) is None:
-        return None  # the default fails: there is nothing to compare with
-    if too_long(done[0]):
-        return None  # probes would never decide
+    if nothing_decided(done[0]):
+        return None
     last = done[-1]
     if not same(last.params, default) and measured(last) is not None:
         return default
-    known = factors(done)
+    known = probed_plans(done)
     probed = {point_key(plan.point) for plan in known}
     if not known:
         return alternatives[0] if alternatives else None
@@ -104,14 +105,14 @@ def left_pairs(trials: Iterable[Trial], seconds: float) -> int:
     return math.floor((seconds - spent) / pair + 1e-9) if pair > 0 else 1
 
 
-def _unsure(known: Sequence[Factor]) -> Params | None:
+def _unsure(known: Sequence[ProbedPlan]) -> Params | None:
     """The plan that would be kept, else what looks fastest, if it has too few probes for it."""
     hopeful = [p for p in known if _measures(p) and (p.ratio or 0.0) >= LEAST_GAIN]
     best = _fastest(known) or max(hopeful, key=lambda p: p.ratio or 0.0, default=None)
     return best.point if best is not None and best.runs < LEAST_RUNS else None
 
 
-def _again(known: Sequence[Factor], combine: Combine) -> Params | None:
+def _again(known: Sequence[ProbedPlan], combine: Combine) -> Params | None:
     """The next of the combinations, in rounds of which each leaves the faster half.
 
     That of all comes first: a small budget pays for no other.
@@ -133,13 +134,13 @@ def _again(known: Sequence[Factor], combine: Combine) -> Params | None:
     return None
 
 
-def _measures(plan: Factor) -> bool:
+def _measures(plan: ProbedPlan) -> bool:
     return plan.ratio is not None and not plan.failed
 
 
-def combinations(known: Sequence[Factor], combine: Combine) -> list[Params]:
+def combinations(known: Sequence[ProbedPlan], combine: Combine) -> list[Params]:
     """The best plan alone, the best two together, and so on: one of each parameter."""
-    winners: list[Factor] = []
+    winners: list[ProbedPlan] = []
     for plan in sorted(_single(known), key=lambda p: p.ratio or 0.0, reverse=True):
         if plan.faster and not any(plan.names & other.names for other in winners):
             winners.append(plan)
@@ -147,7 +148,7 @@ def combinations(known: Sequence[Factor], combine: Combine) -> list[Params]:
     return [*(w.point for w in winners[:1]), *(point for point in together if point is not None)]
 
 
-def _single(known: Sequence[Factor]) -> list[Factor]:
+def _single(known: Sequence[ProbedPlan]) -> list[ProbedPlan]:
     """The plans that are no union of others."""
     return [
         plan
@@ -159,12 +160,12 @@ def _single(known: Sequence[Factor]) -> list[Factor]:
     ]
 
 
-def chosen(trials: Iterable[Trial]) -> Factor | None:
+def chosen(trials: Iterable[Trial]) -> ProbedPlan | None:
     """The plan to be kept; None for the default."""
-    return _fastest([plan for plan in factors(trials) if plan.runs >= LEAST_RUNS])
+    return _fastest([plan for plan in probed_plans(trials) if plan.runs >= LEAST_RUNS])
 
 
-def _fastest(plans: Sequence[Factor]) -> Factor | None:
+def _fastest(plans: Sequence[ProbedPlan]) -> ProbedPlan | None:
     """The fastest of those that are faster than the default; None where none is."""
     faster = [plan for plan in plans if plan.faster]
     return max(faster, key=lambda plan: plan.ratio or 0.0, default=None)

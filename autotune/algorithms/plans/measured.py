@@ -87,10 +87,16 @@ def enough(trial: Trial) -> bool:
     return _seconds(every) >= LONGEST
 
 
-def too_long(trial: Trial) -> bool:
-    """Whether a probe has measured, but its blocks are too long for an interval."""
-    found = measured(trial)
-    return found is not None and found.blocks < 2
+def nothing_decided(first: Trial) -> str:
+    """Why no probe can be compared with the first one, the default's; empty where one can."""
+    found = measured(first)
+    if found is None:
+        return f"the probe of the default measured nothing ({first.reason})"
+    if found.blocks > 1:
+        return ""
+    own = blocks(first)
+    mean = _seconds(own) / len(own)
+    return f"{mean:.0f} s between two reports are too long for probes of {LONGEST:.0f} s"
 
 
 def usable(trial: Trial) -> bool:

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.algorithms.plans.choice import chosen
-from autotune.algorithms.plans.factors import (
-    Factor,
+from autotune.algorithms.plans.measured import nothing_decided
+from autotune.algorithms.plans.probed import (
+    ProbedPlan,
     changes,
     default_plan,
     ended,
-    factors,
     pareto,
+    probed_plans,
     same,
 )
-from autotune.algorithms.plans.measured import LONGEST, blocks, too_long
 from autotune.algorithms.ranking.repeats import probes
 from autotune.trial import Trial
 
@@ -27,24 +27,31 @@ class Line:
 
     Args:
         plan: what it changes of the default, such as `precision bf16`.
-        factor: what is known of it.
+        probed: what is known of it.
         kept: whether the search goes on with it.
         leading: whether no other plan, the default included, is both faster and smaller.
         beaten: whether the plan that is kept is as fast.
+        more_setup: seconds by which its set-up, compilation included, takes longer than the
+            default's. Every trial with it pays them, and no factor has them.
     """
 
     plan: str
-    factor: Factor
+    probed: ProbedPlan
     kept: bool
     leading: bool
     beaten: bool = True
+    more_setup: float = 0.0
 
     @property
     def verdict(self) -> str:
-        """`kept`, or why it is not."""
+        """`kept`, or why it is not; and how much longer its set-up takes, from a second on."""
+        later = f"; set-up {self.more_setup:.0f} s longer" if self.more_setup >= 1 else ""
+        return self._verdict() + later
+
+    def _verdict(self) -> str:
         if self.kept:
             return "kept"
-        found = self.factor
+        found = self.probed
         if found.failed:
             return f"out: {found.reason}"
         if found.ratio is None or found.interval is None:
@@ -56,8 +63,9 @@ class Line:
 
 def lines(trials: Sequence[Trial]) -> list[Line]:
     """One line for each plan that was probed beside the default, in the order of the probes."""
-    known, kept = factors(trials), chosen(trials)
-    front = _front(trials, known)
+    known, kept = probed_plans(trials), chosen(trials)
+    front, default = _front(trials, known), default_plan(trials)
+    usual = default.setup if default is not None else None
     return [
         Line(
             plan_of(one),
@@ -65,12 +73,13 @@ def lines(trials: Sequence[Trial]) -> list[Line]:
             kept is not None and same(one.point, kept.point),
             any(one is other for other in front),
             kept is not None and (one.ratio or 0.0) <= (kept.ratio or 0.0),
+            one.setup - usual if one.setup is not None and usual is not None else 0.0,
         )
         for one in known
     ]
 
 
-def _front(trials: Sequence[Trial], known: Sequence[Factor]) -> list[Factor]:
+def _front(trials: Sequence[Trial], known: Sequence[ProbedPlan]) -> list[ProbedPlan]:
     """The Pareto set of the plans that have measured, the default first if it is one of them."""
     default = default_plan(trials)
     own = [plan for plan in known if not plan.failed]
@@ -79,7 +88,7 @@ def _front(trials: Sequence[Trial], known: Sequence[Factor]) -> list[Factor]:
 
 def pareto_text(trials: Sequence[Trial]) -> str:
     """Which plans no other one beats in both seconds and bytes; empty where none is measured."""
-    front = _front(trials, factors(trials))
+    front = _front(trials, probed_plans(trials))
     if not front:
         return ""
     by = "seconds per sample (bytes are not known)"
@@ -88,13 +97,13 @@ def pareto_text(trials: Sequence[Trial]) -> str:
     return f"Pareto set of {by}: {'; '.join(plan_of(one) or 'the default' for one in front)}"
 
 
-def plan_of(factor: Factor) -> str:
+def plan_of(probed: ProbedPlan) -> str:
     """What a plan changes of the default.
 
-    >>> plan_of(Factor({}, (("precision", "bf16"), ("compile", True))))
+    >>> plan_of(ProbedPlan({}, (("precision", "bf16"), ("compile", True))))
     'precision bf16, compile True'
     """
-    return ", ".join(f"{name} {value}" for name, value in factor.changes)
+    return ", ".join(f"{name} {value}" for name, value in probed.changes)
 
 
 def probed_plan(probe: Trial, trials: Iterable[Trial]) -> str:
@@ -102,21 +111,21 @@ def probed_plan(probe: Trial, trials: Iterable[Trial]) -> str:
     first = next(iter(probes(trials)), probe)
     if probe.params is None or first.params is None or same(probe.params, first.params):
         return "the default plan"
-    return plan_of(Factor(probe.params, changes(probe.params, first.params)))
+    return plan_of(ProbedPlan(probe.params, changes(probe.params, first.params)))
 
 
-def times(factor: Factor) -> str:
+def times(probed: ProbedPlan) -> str:
     """How many times as fast as the default, with its interval; a dash where nothing is known.
 
-    >>> times(Factor({}, (), 1, 1.5, (1.4, 1.61)))
+    >>> times(ProbedPlan({}, (), 1, 1.5, (1.4, 1.61)))
     '1.50x (1.40 to 1.61)'
     """
-    if factor.ratio is None or factor.interval is None:
+    if probed.ratio is None or probed.interval is None:
         return "-"
-    low, high = factor.interval
+    low, high = probed.interval
     if not math.isfinite(high):
-        return f"{factor.ratio:.2f}x (too few blocks for an interval)"
-    return f"{factor.ratio:.2f}x ({low:.2f} to {high:.2f})"
+        return f"{probed.ratio:.2f}x (too few blocks for an interval)"
+    return f"{probed.ratio:.2f}x ({low:.2f} to {high:.2f})"
 
 
 def so_far(trials: Sequence[Trial]) -> str:
@@ -133,15 +142,12 @@ def decision(trials: Sequence[Trial]) -> str:
     spent = math.fsum(trial.spent_seconds for trial in every)
     after = f"after {len(every)} probe{'' if len(every) == 1 else 's'}, {spent:.0f} s"
     first = ended(trials)[:1]
-    if any(map(too_long, first)):
-        own = blocks(first[0])
-        took = math.fsum(block.seconds for block in own) / len(own)
-        why = f"{took:.0f} s between two reports are too long for probes of {LONGEST:.0f} s"
+    if not first:
+        return f"the default is kept, as no probe has ended, {after}"
+    if why := nothing_decided(first[0]):
         return f"none is fixed, and all is searched together: {why}, {after}"
     kept = chosen(trials)
     if kept is not None:
         faster = f"{times(kept)} the default's samples a second"
         return f"{plan_of(kept)} is kept, {faster}, {after}"
-    if default_plan(trials) is None:
-        return f"the default is kept, as its probe measured nothing, {after}"
     return f"the default is kept, as nothing is faster beyond the noise, {after}"

@@ -24,10 +24,9 @@ from autotune.algorithms.ranking.repeats import (
     timed,
     with_mean_times,
 )
-from autotune.trial import State, Target, Trial, is_spoilt
+from autotune.trial import LIMIT, State, Target, Trial, is_spoilt
 
 LEAST_TIMED = 4  # trials that have ended, before most of them can have been disturbed
-LATE = "limit"  # the reason of a trial that came to the target's limit
 
 
 def only_disturbed(trials: Sequence[Trial], target: Target) -> dict[int, Trial]:
@@ -96,7 +95,7 @@ def to_run_again(trials: Sequence[Trial], target: Target) -> Trial | None:
 
 def came_too_late(trial: Trial) -> bool:
     """Whether the trial came to the target's limit."""
-    return timed(trial) and trial.state is not State.REACHED and trial.reason == LATE
+    return timed(trial) and trial.state is not State.REACHED and trial.reason == LIMIT
 
 
 def choose(

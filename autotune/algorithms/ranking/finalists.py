@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from autotune.algorithms.ranking.best import by_expected_result
 from autotune.algorithms.ranking.repeats import config_from_scratch, confirming, searched, timed
-from autotune.trial import INTERRUPTED_REASONS, State, Target, Trial
+from autotune.trial import BUDGET, INTERRUPTED_REASONS, State, Target, Trial
 
 
 def finalists(trials: Sequence[Trial], target: Target, top: int) -> list[Trial]:
@@ -43,7 +43,7 @@ def next_to_confirm(
     if not repeats:
         return None
     final = finalists(trials, target, top)
-    runs = [t.repeats for t in confirming(trials) if t.reason != "budget"]
+    runs = [t.repeats for t in confirming(trials) if t.reason != BUDGET]
     counts = {t.number: runs.count(t.number) for t in final}
     done = min(counts.values(), default=repeats)
     if done >= repeats:

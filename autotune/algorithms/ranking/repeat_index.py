@@ -110,7 +110,7 @@ class RepeatIndex:
         return self._known().better(trial)
 
     def leader(self) -> Trial | None:
-        """`racing.race_leader` of `means`."""
+        """`repeats.race_leader` of `means`."""
         trial_index = self._known()
         usual = trial_index.usual()
         ahead = [t for t in self._ahead.values() if t.hardware == usual]

@@ -13,7 +13,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from typing import overload
 
-from autotune.trial import Hardware, Target, Trial
+from autotune.algorithms.ranking.repeats import PROBE
+from autotune.trial import Hardware, State, Target, Trial
 
 RECENT_LIMIT = 1000
 """Ranks are among so many of the trials that ended last, and all that run: enough to estimate a
@@ -116,7 +117,7 @@ class TrialIndex:
         return bisect_right(self._done.get(trial.hardware, []), (result, math.inf))
 
     def leader(self) -> Trial | None:
-        """`racing.race_leader` of all trials: the best one on the usual hardware."""
+        """`repeats.race_leader` of all trials: the best one on the usual hardware."""
         usual = self.usual()
         return self._first_done(usual) if usual is not None else None
 
@@ -188,6 +189,13 @@ def recent(trials: Sequence[Trial], count: int) -> list[Trial]:
     ended = sorted((t for t in trials if t.ended), key=lambda t: (t.ended_at or 0.0, t.number))
     running = sorted((t for t in trials if not t.ended), key=lambda t: t.number)
     return [*ended[-count:], *running]
+
+
+def failed_in_a_row(trials: Sequence[Trial], count: int) -> bool:
+    """Whether the `count` trials that ended last have all FAILED; probes do not count."""
+    compared = [t for t in trials if t.kind != PROBE]
+    last = [t for t in recent(compared, count) if t.ended]
+    return len(last) == count and all(t.state is State.FAILED for t in last)
 
 
 def _end(trial: Trial | None) -> tuple[object, ...] | None:

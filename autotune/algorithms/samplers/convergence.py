@@ -27,6 +27,7 @@ from autotune.algorithms.samplers.elite import (
     LEAST_UNIFORM,
     VERSION_INTERVAL,
     Version,
+    baseline_point,
     elite_step,
     informative_trials,
     sample_point,
@@ -34,7 +35,7 @@ from autotune.algorithms.samplers.elite import (
 )
 from autotune.algorithms.samplers.feasibility import LIKELY, Feasible, likely
 from autotune.algorithms.samplers.gaussian_process import Array, Hyper, Process, fit
-from autotune.space.encoding import effective_rate, encoded, rank_score
+from autotune.space.encoding import Encoder, rank_score
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, State, Target, Trial
 
@@ -79,7 +80,7 @@ class ConvergenceSampler:
         self._space, self._target, self._seed = space, target, seed
         self._expectation = prior
         self._parameters = space.parameters()
-        self._effective = effective_rate(space)
+        self._encoder = Encoder(space)
         self._prior = uniform(self._parameters)
         self._lock = Lock()
         self._ended: list[Trial] = []  # the trials behind `_versions` and `_hypers`
@@ -141,7 +142,7 @@ class ConvergenceSampler:
         return self._versions[-1]
 
     def _first_version(self, trials: Sequence[Trial]) -> Version:
-        known = next((t.params for t in trials if t.kind == "baseline" and t.params), None)
+        known = baseline_point(trials)
         if known:
             return Version(centred_on(self._parameters, known), _START_UNIFORM)
         return Version(self._prior, 1.0)
@@ -159,7 +160,7 @@ class ConvergenceSampler:
                 self._hypers[count] = fit(rows, scores, weights)
             rows, scores, weights, mean = self._observations(ended, version)
             process = Process(rows, scores, weights, self._hypers[count])
-            self._process = _Model(process, mean, self._rows)
+            self._process = _Model(process, mean, self._encoder.rows)
         return self._process
 
     def _observations(
@@ -174,7 +175,7 @@ class ConvergenceSampler:
         weights = np.array([noise_scale(trial, horizons[trial.hardware]) for trial in chosen])
         points = [t.params or {} for t in chosen]
         mean = self._mean(ended, points, scores)
-        return self._rows(points), scores - mean(points), weights, mean
+        return self._encoder.rows(points), scores - mean(points), weights, mean
 
     def _mean(self, ended: Sequence[Trial], points: Sequence[Params], scores: Array) -> Mean:
         """What is expected of points, scaled to the scores: not at all where they disagree."""
@@ -185,10 +186,6 @@ class ConvergenceSampler:
         centre, spread = expected.mean(), expected.var() + _SHRINK
         slope = max(float(((expected - centre) * scores).mean() / spread), 0.0)
         return lambda points: slope * (known.expected(ended, points) - centre)
-
-    def _rows(self, points: Sequence[Params]) -> Array:
-        rows = [encoded(self._parameters, point, self._effective) for point in points]
-        return np.array(rows, dtype=float)
 
 
 Mean = Callable[[Sequence[Params]], Array]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from autotune.space.encoding import effective_rate, encoded, rank_score
+from autotune.space.encoding import Encoder, rank_score
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params
 
@@ -31,8 +31,7 @@ class Critic:
     ) -> None:
         from sklearn.ensemble import ExtraTreesRegressor
 
-        self._parameters = space.parameters()
-        self._effective = effective_rate(space)
+        self._encoder = Encoder(space)
         self._forest = ExtraTreesRegressor(
             _TREES, min_samples_leaf=2, max_features=0.7, random_state=seed
         )
@@ -50,7 +49,4 @@ class Critic:
         return int(expected.argmin())
 
     def _rows(self, points: Sequence[Params]) -> Any:
-        import numpy as np
-
-        rows = [encoded(self._parameters, point, self._effective) for point in points]
-        return np.array(rows, dtype=np.float32)
+        return self._encoder.rows(points).astype("float32")  # once, and not in every tree

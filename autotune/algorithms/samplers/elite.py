@@ -65,6 +65,11 @@ def informative_trials(trials: Sequence[Trial]) -> list[Trial]:
     return sorted(ended, key=lambda t: (t.ended_at or 0.0, t.number))
 
 
+def baseline_point(trials: Sequence[Trial]) -> Params | None:
+    """The point of the baseline; None without one, or where it is outside the space."""
+    return next((t.params for t in trials if t.kind == "baseline" and t.params), None)
+
+
 def sample_point(policy: Policy, space: SearchSpace, random: Random) -> Params:
     """A point drawn from the policy."""
 

@@ -26,6 +26,7 @@ from autotune.algorithms.samplers.elite import (
     LEAST_UNIFORM,
     VERSION_INTERVAL,
     Version,
+    baseline_point,
     draw_point,
     elite_step,
     informative_trials,
@@ -160,7 +161,7 @@ class PolicySampler:
         """The initial version: from an earlier study, centred on the baseline, or uniform."""
         if self._start is not None:
             return Version(self._start, _START_UNIFORM)
-        known = next((t.params for t in trials if t.kind == "baseline" and t.params), None)
+        known = baseline_point(trials)
         if known:
             return Version(centred_on(self._parameters, known), _START_UNIFORM)
         return Version(self._prior, LEAST_UNIFORM)

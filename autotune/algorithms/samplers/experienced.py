@@ -34,7 +34,7 @@ from autotune.algorithms.experience.posterior import (
 from autotune.algorithms.experience.translation import translated
 from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers.convergence import ConvergenceSampler
-from autotune.algorithms.samplers.elite import informative_trials
+from autotune.algorithms.samplers.elite import baseline_point, informative_trials
 from autotune.algorithms.samplers.feasibility import Feasible
 from autotune.algorithms.samplers.own_results import OwnResults
 from autotune.algorithms.samplers.trained_policy.expected import Expected, expectation
@@ -212,7 +212,7 @@ class ExperiencedSampler:
 
     def _pool_of(self, trials: Sequence[Trial]) -> tuple[list[Params], Predictions]:
         """The points to choose from: drawn ones, and the best of each known task."""
-        baseline = next((t.params for t in trials if t.kind == "baseline" and t.params), None)
+        baseline = baseline_point(trials)
         if self._pool is None or self._pool[0] != baseline:
             random = Random(f"{self._seed}/pool")
             points = self._space.sample(_DRAWN, random.getrandbits(31))

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from autotune.algorithms.samplers.gaussian_process import Array, Hyper, Process, fit, prior_medians
-from autotune.space.encoding import effective_rate, encoded
+from autotune.space.encoding import Encoder
 from autotune.space.search_space import SearchSpace
-from autotune.trial import Params, State, Trial
+from autotune.trial import DIVERGED, Params, State, Trial
 
 LIKELY = 0.75  # the least probability of being feasible with which a point is proposed
 _NEWEST = 60  # trials of either kind in the model
@@ -34,8 +34,7 @@ class Feasible:
 
     def __init__(self, space: SearchSpace, diverged: bool = False) -> None:
         self._diverged = diverged
-        self._parameters = space.parameters()
-        self._effective = effective_rate(space)
+        self._encoder = Encoder(space)
         self._fitted_to: Sequence[Trial] | None = None
         self._process: Process | None = None
 
@@ -45,7 +44,7 @@ class Feasible:
             self._fitted_to, self._process = list(trials), self._fit(trials)
         if self._process is None:
             return np.ones(len(points))
-        expected, deviation = self._process.at(self._rows(points))
+        expected, deviation = self._process.at(self._encoder.rows(points))
         normal = expected / np.sqrt(deviation**2 + _NOISE)
         return np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in normal])
 
@@ -55,7 +54,7 @@ class Feasible:
         good = [t for t in ran if not self._is_bad(t)][-_NEWEST:]
         if not bad:
             return None
-        rows = self._rows([t.params or {} for t in (*good, *bad)])
+        rows = self._encoder.rows([t.params or {} for t in (*good, *bad)])
         labels = np.r_[np.ones(len(good)), -np.ones(len(bad))]
         weights = np.ones(len(labels))
         hyper = Hyper(prior_medians(rows.shape[1]).scales, 0.0, math.log(_NOISE))
@@ -64,12 +63,8 @@ class Feasible:
         return Process(rows, labels, weights, hyper)
 
     def _is_bad(self, trial: Trial) -> bool:
-        failed = self._diverged and trial.reason == "diverged"
+        failed = self._diverged and trial.reason == DIVERGED
         return failed or trial.state is State.INFEASIBLE
-
-    def _rows(self, points: Sequence[Params]) -> Array:
-        rows = [encoded(self._parameters, point, self._effective) for point in points]
-        return np.array(rows, dtype=float)
 
 
 def likely(chances: Array) -> list[int]:

@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 
 from autotune.algorithms.ranking.hardware import scores
 from autotune.algorithms.samplers import widening
-from autotune.algorithms.samplers.elite import is_informative
+from autotune.algorithms.samplers.elite import baseline_point, is_informative
 from autotune.algorithms.samplers.optuna_names import NAMES, WIDENING, make_optuna_sampler
 from autotune.algorithms.samplers.optuna_space import draw, frozen_trial, to_optuna
 from autotune.algorithms.specs import canonical_spec
@@ -135,9 +135,8 @@ class OptunaSampler:
 
     def _inherited(self, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
         """The values that the trial keeps of the baseline; fewer from trial to trial."""
-        known = next((t.params for t in trials if t.kind == "baseline" and t.params), {})
         parameters, random = self._space.parameters(), Random(f"{self._seed}/{number}")
-        kept = widening.kept(number, known, parameters, random)
+        kept = widening.kept(number, baseline_point(trials) or {}, parameters, random)
         return {name: to_optuna(parameters[name], value) for name, value in kept.items()}
 
     def _tell(self, trial: Trial, params: Params) -> None:

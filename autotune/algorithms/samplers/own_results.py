@@ -18,7 +18,7 @@ from autotune.algorithms.experience.posterior import Posterior
 from autotune.algorithms.experience.residuals import residuals
 from autotune.algorithms.ranking.equal_time import GapCurves
 from autotune.algorithms.samplers.gaussian_process import Array, Process, fit, prior_medians
-from autotune.space.encoding import effective_rate, encoded
+from autotune.space.encoding import Encoder
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, Target, Trial
 
@@ -31,8 +31,7 @@ class OwnResults:
 
     def __init__(self, space: SearchSpace, target: Target) -> None:
         self._target = target
-        self._parameters = space.parameters()
-        self._effective = effective_rate(space)
+        self._encoder = Encoder(space)
 
     def correction(
         self,
@@ -51,12 +50,8 @@ class OwnResults:
         if not ended:
             return np.zeros(len(points))
         y = residuals(ended, predicted, now, self._target, curves)
-        rows, ones = self._rows([t.params or {} for t in ended]), np.ones(len(y))
+        rows, ones = self._encoder.rows([t.params or {} for t in ended]), np.ones(len(y))
         hyper = prior_medians(rows.shape[1])
         if len(y) >= FIT_LEAST:
             hyper = fit(rows, y, ones, mean=0.0)
-        return Process(rows, y, ones, hyper, mean=0.0).at(self._rows(points))[0]
-
-    def _rows(self, points: Sequence[Params]) -> Array:
-        rows = [encoded(self._parameters, point, self._effective) for point in points]
-        return np.array(rows, dtype=float)
+        return Process(rows, y, ones, hyper, mean=0.0).at(self._encoder.rows(points))[0]

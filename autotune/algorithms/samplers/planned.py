@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autotune.algorithms.plans.knobs import extended, within, without
+from autotune.algorithms.plans.parameters import extended, within, without
 from autotune.algorithms.samplers import Sampler
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, Trial

@@ -24,7 +24,10 @@ from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.study.rows import plain
 from autotune.trial import (
+    DIVERGED,
+    FINISHED,
     INTERRUPTED_REASONS,
+    LIMIT,
     STEPS,
     Hardware,
     State,
@@ -33,7 +36,7 @@ from autotune.trial import (
     usual_hardware,
 )
 
-_MISSED = ("diverged", "finished", "limit")  # ends after which a run cannot reach the target
+_MISSED = (DIVERGED, FINISHED, LIMIT)  # ends after which a run cannot reach the target
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from autotune.evaluation.export.export import FORMAT, TRIAL
 from autotune.space.search_space import Fixed, SearchSpace
 from autotune.storage.codec import decode_entries
 from autotune.study import recipes
-from autotune.study.driver.plan import trial_seed
+from autotune.study.driver.settings import trial_seed
 from autotune.study.experiment import Experiment
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions

@@ -12,15 +12,17 @@ from autotune.evaluation.scaling.fit import BEYOND, MEASURED, Fit, Prediction
 from autotune.study.manifest import Manifest
 
 _WIDE = 2.0  # an interval of the time whose ends differ by more is worth a trial
-_PROBE_SECONDS = 60
 
 
-def document(fit: Fit, manifest: Manifest, folder: Path, workers: Sequence[int]) -> dict[str, Any]:
+def document(
+    fit: Fit, manifest: Manifest, folder: Path, workers: Sequence[int], also: Sequence[Path] = ()
+) -> dict[str, Any]:
     """All that is predicted; None stands for what is infinite, or not known.
 
     Args:
         folder: of the study.
         workers: the numbers of workers that are asked about.
+        also: the folders of further studies that the law is fitted to.
     """
     made = [fit.predict(count) for count in workers]
     law = fit.law
@@ -39,7 +41,7 @@ def document(fit: Fit, manifest: Manifest, folder: Path, workers: Sequence[int])
             "noise_from": fit.source,
         },
         "workers": [_row(one) for one in made],
-        "to_be_surer": probes(fit, made, manifest, folder),
+        "to_be_surer": probes(fit, made, manifest, folder, also),
     }
 
 
@@ -63,7 +65,11 @@ def _known(value: float) -> float | None:
 
 
 def probes(
-    fit: Fit, made: Sequence[Prediction], manifest: Manifest, folder: Path
+    fit: Fit,
+    made: Sequence[Prediction],
+    manifest: Manifest,
+    folder: Path,
+    also: Sequence[Path] = (),
 ) -> list[dict[str, str]]:
     """What to measure next: why, and how."""
     found = []
@@ -72,7 +78,7 @@ def probes(
         found.append(
             {
                 "why": f"what messages cost on {most.workers} workers is not measured",
-                "how": _run(manifest, folder, most.workers),
+                "how": _run(manifest, folder, most.workers, also),
             }
         )
     unsure = [one for one in made if one.at_end or _outside(fit, one) or _is_wide(one)]
@@ -101,14 +107,21 @@ def _is_wide(one: Prediction) -> bool:
     return high > _WIDE * low
 
 
-def _run(manifest: Manifest, folder: Path, workers: int) -> str:
-    """The command that measures a step on so many workers, and the one that takes it in."""
-    recipe = shlex.quote(manifest.options.recipe or "RECIPE")
-    own, out = shlex.quote(str(folder)), shlex.quote(f"{folder}-{workers}-workers")
-    return (
-        f"autotune run {recipe} --workers {workers} --trials 1 --time-limit {_PROBE_SECONDS}s "
-        f"--out {out}; then autotune scale {own} --also {out}"
-    )
+def _run(manifest: Manifest, folder: Path, workers: int, also: Sequence[Path]) -> str:
+    """The command that trains the best configuration on so many workers, and takes that in.
+
+    Only trials with its plan and choices count, which the recipe's baseline need not have.
+    """
+    given = (manifest.options.recipe_arguments or {}).items()
+    out = f"{folder}-{workers}-workers"
+    train = [
+        *("autotune", "run", manifest.options.recipe or "RECIPE"),
+        *(part for name, value in given for part in ("--with", f"{name}={value}")),
+        *("--workers", str(workers), "--from", str(folder), "--trials", "2"),
+        *("--stages", "off", "--pruner", "none", "--out", out),
+    ]
+    take_in = ["autotune", "scale", str(folder), "--also", *map(str, also), out]
+    return f"{shlex.join(train)} && {shlex.join(take_in)}"
 
 
 CONSIDERED = f"batch sizes up to {BEYOND:g} times beyond the measured ones are considered"

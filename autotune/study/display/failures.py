@@ -6,13 +6,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autotune.algorithms.ranking.repeats import PROBE
+from autotune.algorithms.ranking.trial_index import failed_in_a_row
 from autotune.errors import UserError
-from autotune.trial import Ended, Event, FailurePolicy, Interrupted, State, Trial
+from autotune.trial import (
+    DRIVER_RESTARTED,
+    Ended,
+    Event,
+    FailurePolicy,
+    Interrupted,
+    State,
+    Trial,
+)
 
 _RANKS = re.compile(r"^ranks? (\d[\d, ]*):\n", re.MULTILINE)  # above the ranks' tracebacks
 _ONE_RANK = "rank 0:\n"
 _OTHERS = ": raised nothing"
-_OF_DRIVER = "driver restarted"  # an interruption that is no failure
 
 
 @dataclass
@@ -28,7 +37,7 @@ class Failures:
         The traceback is empty for a `UserError` and where another trial's was the same; the line
         where the study ends with that `UserError`.
         """
-        if isinstance(event, Interrupted) and event.reason != _OF_DRIVER:
+        if isinstance(event, Interrupted) and event.reason != DRIVER_RESTARTED:
             what, follows = "broke off", then(trials[event.trial])
         elif isinstance(event, Ended) and (event.state is State.FAILED or event.error):
             what = f"{event.state.lower()}{_where(event.error)}"
@@ -47,11 +56,9 @@ class Failures:
     def _follows(self, event: Ended, trials: Mapping[int, Trial]) -> str:
         """Whether the study ends with this failure."""
         most = self.policy.max_consecutive_failed_trials
-        if event.state is not State.FAILED:
+        if event.state is not State.FAILED or trials[event.trial].kind == PROBE:
             return "the study goes on"
-        ended = sorted((t for t in trials.values() if t.ended), key=lambda t: t.ended_at or 0.0)
-        last = ended[-most:]
-        if len(last) == most and all(trial.state is State.FAILED for trial in last):
+        if failed_in_a_row(list(trials.values()), most):
             return "the study ends"
         return f"the study goes on ({most} failures in a row end it)"
 

@@ -20,13 +20,13 @@ RACED = 3
 
 def fork_interval(state: StudyState) -> float:
     """Seconds between checkpoints that the controller wants to fork from; infinite for none."""
-    interval: float = getattr(state.plan.controller, "checkpoint_interval", math.inf)
+    interval: float = getattr(state.settings.controller, "checkpoint_interval", math.inf)
     return interval
 
 
 def restarts(state: StudyState) -> bool:
     """Whether the controller starts forks from where the fork before them began."""
-    return getattr(state.plan.controller, "restarts", False)
+    return getattr(state.settings.controller, "restarts", False)
 
 
 def began_with(trial: Trial | None) -> Checkpoint | None:
@@ -47,15 +47,15 @@ def due(state: StudyState, trial: Trial, pending: bool) -> bool:
         return False
     if _begins_others(state, trial):
         return not retention.is_saved(trial)
-    nothing_to_fork = trial.kind != "trial" or state.count >= state.plan.trials
+    nothing_to_fork = trial.kind != "trial" or state.count >= state.settings.trials
     interval = math.inf if nothing_to_fork else fork_interval(state)
-    policy = state.plan.experiment.failure
+    policy = state.settings.experiment.failure
     return retention.is_due(trial, policy, interval, str(state.target.clock))
 
 
 def _begins_others(state: StudyState, trial: Trial) -> bool:
     """Whether others may begin from the trial's state, and from no checkpoint that is there."""
-    how = state.plan.shared_beginnings
+    how = state.settings.shared_beginnings
     if how is None or not beginnings.due(trial, (), how) or state.sharing is None:
         return False
     return beginnings.due(trial, state.beginnings(), how)
@@ -92,24 +92,27 @@ def _count(state: StudyState) -> int:
     While leaders are raced it includes those that would lead if the leaders fell back, and until
     the finalists are confirmed all of these: each may turn out to be the best.
     """
-    plan = state.plan
-    asked = plan.experiment.failure.keep_checkpoints
-    raced = RACED if plan.racing and _searching(state) else 0
-    return max(asked, raced, plan.top if _to_confirm(state) else 0)
+    settings = state.settings
+    asked = settings.experiment.failure.keep_checkpoints
+    raced = RACED if settings.racing and _searching(state) else 0
+    return max(asked, raced, settings.top if _to_confirm(state) else 0)
 
 
 def _searching(state: StudyState) -> bool:
-    return state.count < state.plan.trials or bool(state.trial_index.running())
+    return state.count < state.settings.trials or bool(state.trial_index.running())
 
 
 def _to_confirm(state: StudyState) -> bool:
     """Whether finalists will be confirmed, or have not had all their confirmations."""
-    plan = state.plan
-    if not plan.repeats:
+    settings = state.settings
+    if not settings.repeats:
         return False
     if _searching(state):
         return True
-    return next_to_confirm(state.all_trials(), state.target, plan.repeats, plan.top) is not None
+    return (
+        next_to_confirm(state.all_trials(), state.target, settings.repeats, settings.top)
+        is not None
+    )
 
 
 def saved(state: StudyState, trial: Trial, checkpoint: Checkpoint | None) -> None:
@@ -144,7 +147,7 @@ def sweep(state: StudyState) -> None:
     state.journal.sync()
     numbers = kept(state.all_trials(), state.target, _count(state)) | state.final_saves
     if _to_confirm(state):
-        final = finalists(state.all_trials(), state.target, state.plan.top)
+        final = finalists(state.all_trials(), state.target, state.settings.top)
         numbers |= {t.number for t in final}  # the baseline, too
     shared: dict[int, set[int]] = {}
     for one in state.beginnings():
@@ -168,7 +171,7 @@ def _tidy(state: StudyState, numbers: Collection[int], shared: Mapping[int, set[
             best = state.target.checkpoint(trial)
             if trial.state is State.COMPLETED and best is not None:
                 steps.add(best.step)
-            elif trial.resumable or state.plan.shared_beginnings is None:
+            elif trial.resumable or state.settings.shared_beginnings is None:
                 continue
             else:
                 steps |= {c.step for c in (trial.checkpoint, trial.earlier) if c is not None}

@@ -12,7 +12,7 @@ from autotune.trial import Config, Params, Trial
 
 def given(state: StudyState) -> Trial:
     """The next of the baseline and the given configurations, as a new trial."""
-    experiment = state.plan.experiment
+    experiment = state.settings.experiment
     config, params = experiment.space.complete(experiment.given()[state.count])
     kind = "baseline" if experiment.baseline is not None and not state.trials else "trial"
     return add(state, config, kind, params, None)
@@ -33,8 +33,8 @@ def add(
         kept = plain(config)
     except (ValueError, TypeError) as error:
         raise UserError(f"trial {state.next_number} cannot be written down: {error}") from None
-    if state.plan.seeds:
-        return state.add(kept, kind=CONFIRM, seed=state.plan.seeds[state.next_number], ask=ask)
+    if state.settings.seeds:
+        return state.add(kept, kind=CONFIRM, seed=state.settings.seeds[state.next_number], ask=ask)
     how = state.sharing
     if how is None:
         return state.add(kept, kind=kind, params=params, ask=ask)

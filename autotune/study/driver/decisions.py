@@ -17,6 +17,7 @@ from autotune.algorithms.plans.measured import PROBED, enough, probe_text, usabl
 from autotune.algorithms.pruners.rules import Pruner, never
 from autotune.algorithms.ranking.racing import given_up
 from autotune.algorithms.ranking.repeats import PROBE
+from autotune.algorithms.ranking.trial_index import failed_in_a_row
 from autotune.backends.protocol import Finished
 from autotune.errors import StudyError, UserError, unknown
 from autotune.study.driver.calls import called
@@ -24,7 +25,11 @@ from autotune.study.driver.checkpoints import sweep
 from autotune.study.driver.limits import check_limits, within
 from autotune.study.driver.state import StudyState
 from autotune.trial import (
+    DIVERGED,
+    FINISHED,
+    INTERRUPTED,
     INTERRUPTED_REASONS,
+    LIMIT,
     Change,
     Ended,
     Fork,
@@ -41,7 +46,7 @@ from autotune.trial import (
 from autotune.trial.wording import aim
 
 # Ends of trials of which `end` does not ask whether they reported the metric.
-_UNCHECKED = (*INTERRUPTED_REASONS, "diverged", "finished")
+_UNCHECKED = (*INTERRUPTED_REASONS, DIVERGED, FINISHED)
 
 
 def decide(
@@ -70,12 +75,12 @@ def decide(
     bad = diverged(trial.reports[-1].metrics)
     if bad:
         value = trial.reports[-1].metrics[bad]
-        return State.CENSORED, Stop("diverged", f"{bad} is {value}")
+        return State.CENSORED, Stop(DIVERGED, f"{bad} is {value}")
     if target.in_time(trial.reports[-1]) and target.met(trial.reports):
         stop = Stop("target", f"{target.metric} {target.best(trial):.6g}")
         return within(trial, target, limits, State.REACHED, stop)
     if spent := target.spent(trial):
-        return within(trial, target, limits, target.end_of(trial), Stop("limit", spent))
+        return within(trial, target, limits, target.end_of(trial), Stop(LIMIT, spent))
     if repeated is not None and (late := given_up(undisturbed(trial), repeated, target)):
         return State.CENSORED, late
     if never_pruned(trial) or (not target.timed and len(trial.reports) < 2):
@@ -91,7 +96,7 @@ def end_of_probe(trial: Trial) -> tuple[State, Stop] | None:
     """
     bad = diverged(trial.reports[-1].metrics)
     if bad:
-        return State.CENSORED, Stop("diverged", f"{bad} is {trial.reports[-1].metrics[bad]}")
+        return State.CENSORED, Stop(DIVERGED, f"{bad} is {trial.reports[-1].metrics[bad]}")
     if not enough(trial):
         return None
     return State.CENSORED, Stop(PROBED, probe_text(trial))
@@ -105,7 +110,14 @@ def said_late(stop: Stop, report: Report) -> Stop:
     return replace(stop, detail=f"{stop.detail}; {late}" if stop.detail else late)
 
 
-def repeated(state: StudyState, trial: Trial) -> Trial | None:
+def verdict(state: StudyState, trial: Trial) -> tuple[State, Stop] | None:
+    """As `decide`, of a trial of the study."""
+    others = () if never_pruned(trial) else state.others(trial)
+    first, limits = _repeated(state, trial), state.settings.experiment.limits
+    return decide(trial, others, state.target, state.settings.pruner, first, limits)
+
+
+def _repeated(state: StudyState, trial: Trial) -> Trial | None:
     """The trial that a repeat runs again, without the seconds in which it waited."""
     first = state.trials.get(trial.repeats) if trial.repeats is not None else None
     return undisturbed(first) if first is not None else None
@@ -122,10 +134,10 @@ def ask_controller(state: StudyState, trial: Trial) -> Change | Fork | None:
     Raises:
         UserError: the controller raised, or returned something else.
     """
-    controller = state.plan.controller
+    controller = state.settings.controller
     if controller is None or trial.kind == PROBE:
         return None
-    first = repeated(state, trial)
+    first = _repeated(state, trial)
     if first is not None and first.kind == "baseline":
         trial = replace(trial, kind="baseline")
     kinds, given = (Change, Fork), (undisturbed(trial), state.others(trial), state.target)
@@ -159,13 +171,13 @@ def finish(state: StudyState, trial: Trial, signal: Finished) -> None:
         UserError: the trainer never reported the target's metric, and did not return it.
     """
     number, metric, verdict = trial.number, state.target.metric, None
-    limits = state.plan.experiment.limits
+    limits = state.settings.experiment.limits
     if signal.report is not None:
         state.append(Reported(number, signal.report, state.elapsed()))
         trial = state.trials[number]
         verdict = _diverged_at_end(trial, metric)
         verdict = verdict or decide(trial, (), state.target, never, limits=limits)
-    stop = Stop("finished", "the trainer came to its end")
+    stop = Stop(FINISHED, "the trainer came to its end")
     if trial.kind == PROBE:
         measures = usable(trial) and not diverged(trial.reports[-1].metrics)
         end(state, number, State.CENSORED, Stop(PROBED, probe_text(trial)) if measures else stop)
@@ -175,7 +187,7 @@ def finish(state: StudyState, trial: Trial, signal: Finished) -> None:
     if not any(metric in report.metrics for report in trial.reports):
         raise UserError(unreported(trial.reports, metric, signal.returned))
     if _has_no_number(state.trials[number], metric):
-        most = state.plan.experiment.failure.max_consecutive_failed_trials
+        most = state.settings.experiment.failure.max_consecutive_failed_trials
         first = state.trial_index.last_ended(most + 1)
         if len(first) == most:  # later ones are the fault of their configurations
             check_numbers(first, metric)
@@ -199,14 +211,14 @@ def _diverged_at_end(trial: Trial, metric: str) -> tuple[State, Stop] | None:
     value = trial.reports[-1].metrics.get(metric, 0.0)
     if math.isfinite(value) or diverged(trial.reports[-1].metrics):
         return None
-    return State.CENSORED, Stop("diverged", f"{metric} is {value}")
+    return State.CENSORED, Stop(DIVERGED, f"{metric} is {value}")
 
 
 def _has_no_number(trial: Trial, metric: str) -> bool:
     """Whether the trial ended as it returned a metric that is no finite number, and is no loss."""
     last = trial.reports[-1].metrics if trial.reports else {}
     bad = not math.isfinite(last.get(metric, 0.0))
-    return trial.reason == "diverged" and bad and not diverged(last)
+    return trial.reason == DIVERGED and bad and not diverged(last)
 
 
 def unreported(reports: Sequence[Report], metric: str, returned: str) -> str:
@@ -238,11 +250,10 @@ def end(state: StudyState, number: int, ended: State, stop: Stop, error: str = "
     _warn_if_too_late(state, trial)
     if ended is State.CENSORED and stop.reason not in _UNCHECKED:
         check_metric(trial, state.target, ended=True)
-        check_limits(trial, state.plan.experiment.limits, state.plan.experiment.train)
+        check_limits(trial, state.settings.experiment.limits, state.settings.experiment.train)
     sweep(state)
-    limit = state.plan.experiment.failure.max_consecutive_failed_trials
-    last = state.trial_index.last_ended(limit)
-    if len(last) == limit and all(t.state is State.FAILED for t in last):
+    limit = state.settings.experiment.failure.max_consecutive_failed_trials
+    if failed_in_a_row(state.trial_index.last_ended(limit), limit):
         raise StudyError(f"{limit} trials failed in a row; the last: {stop.reason}")
 
 
@@ -285,7 +296,7 @@ def interrupt(state: StudyState, trial: Trial) -> None:
     """Leave a running trial to a later driver, which resumes it from its last checkpoint."""
     if not trial.ended:
         seconds, at = trial.seconds, state.elapsed()
-        state.append(Ended(trial.number, State.CENSORED, "interrupted", seconds, at=at))
+        state.append(Ended(trial.number, State.CENSORED, INTERRUPTED, seconds, at=at))
 
 
 def interrupt_all(state: StudyState) -> None:

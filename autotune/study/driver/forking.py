@@ -12,19 +12,19 @@ from autotune.storage.codec import plain
 from autotune.study.driver import checkpoints
 from autotune.study.driver.decisions import ask_controller, end
 from autotune.study.driver.state import StudyState
-from autotune.trial import Checkpoint, Config, Fork, State, Stop, Trial
+from autotune.trial import DIVERGED, EXPLOITED, Checkpoint, Config, Fork, State, Stop, Trial
 
 
 def fork(state: StudyState, trial: Trial, decision: Fork) -> bool:
     """Replace the trial by a new one that starts from the parent's checkpoint; whether it was.
 
-    It is not where the plan has no trial left, or given configurations are still to come.
+    It is not where the study has no trial left, or given configurations are still to come.
 
     Raises:
         UserError: the parent has no checkpoint, or began with none, or the point is outside the
             space.
     """
-    room = state.count < state.plan.trials and not state.given_left and not state.plan.seeds
+    room = state.count < state.settings.trials and not state.given_left and not state.settings.seeds
     if not room or trial.repeats is not None:
         return False
     parent = state.trials.get(decision.parent)
@@ -48,7 +48,7 @@ def fork(state: StudyState, trial: Trial, decision: Fork) -> bool:
 
 def went_on(state: StudyState, trial: Trial, stop: Stop) -> bool:
     """Whether a fork has replaced a trial that diverged, if the controller restarts forks."""
-    if stop.reason != "diverged" or not checkpoints.restarts(state):
+    if stop.reason != DIVERGED or not checkpoints.restarts(state):
         return False
     decision = ask_controller(state, trial)
     return isinstance(decision, Fork) and fork(state, trial, decision)
@@ -56,7 +56,7 @@ def went_on(state: StudyState, trial: Trial, stop: Stop) -> bool:
 
 def _config(state: StudyState, decision: Fork) -> Config:
     """The configuration of a fork; a UserError where its point is outside the space."""
-    space = state.plan.experiment.space
+    space = state.settings.experiment.space
     try:
         return plain(space.config(space.check(decision.params)))
     except ValueError as error:
@@ -80,5 +80,5 @@ def end_exploited(state: StudyState, children: Iterable[Trial]) -> None:
         if not replaced.resumable:
             continue
         detail = f"went on as trial {child.number} from trial {came.parent}"
-        stop = Stop("exploited", f"{detail} at step {came.checkpoint.step}")
+        stop = Stop(EXPLOITED, f"{detail} at step {came.checkpoint.step}")
         end(state, came.replaces, State.CENSORED, stop)

@@ -15,7 +15,7 @@ from autotune.trial import STEPS, Hardware, Started, State, Stop, Trial
 
 def start(state: StudyState, trial: Trial) -> None:
     """Give the trial to a worker group, unless it breaks a constraint or cannot fit there."""
-    broken = state.plan.experiment.space.broken(trial.config)
+    broken = state.settings.experiment.space.broken(trial.config)
     if broken:
         end(state, trial.number, State.INFEASIBLE, Stop("constraint", broken))
         return
@@ -38,7 +38,9 @@ def start(state: StudyState, trial: Trial) -> None:
         PROBE_EVALUATIONS if trial.kind == PROBE else None,
     )
     ran, began = state.pool.start(launch), began_on(trial, state.trials)
-    mixed = state.plan.mix_hardware or state.target.clock == STEPS  # which are the same anywhere
+    mixed = (
+        state.settings.mix_hardware or state.target.clock == STEPS
+    )  # which are the same anywhere
     hardware = trial_fingerprint(ran, began, mixed)
     at = state.elapsed()
     waited = at - trial.waiting_since

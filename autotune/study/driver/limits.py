@@ -22,7 +22,7 @@ from autotune.trial.limit import all_broken, measured_by, missing, to_measure
 def asked(state: StudyState, signal: Progress) -> bool:
     """Whether the ranks have been asked to measure what the report of `signal` lacks."""
     assert signal.report is not None
-    experiment, number = state.plan.experiment, signal.trial
+    experiment, number = state.settings.experiment, signal.trial
     if not experiment.limits or state.trials[number].kind == PROBE:
         return False
     trial = after(state.trials[number], Reported(number, signal.report))

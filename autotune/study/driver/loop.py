@@ -2,7 +2,7 @@
 
 The path of one suggestion: `fill` finds room on the pool; `create` takes the sampler's point, which
 another thread computes, and writes it down as a trial; `launch.start` gives it to a worker group.
-At every milestone `progress` writes the report down, `decisions.decide` says whether the trial
+At every milestone `progress` writes the report down, `decisions.verdict` says whether the trial
 ends, and all ranks stop or continue. The next suggestion is made from what has ended.
 
 The path of one fork: at a milestone of trial 5 the controller returns `Fork(3, params)`. Trial 3's
@@ -50,7 +50,18 @@ from autotune.study.driver.probing import Probing
 from autotune.study.driver.signals import interrupts
 from autotune.study.driver.state import StudyState, warn
 from autotune.study.driver.suggester import Suggester
-from autotune.trial import INTERRUPTED_REASONS, Changed, Config, Fork, Reported, State, Stop, Trial
+from autotune.trial import (
+    BUDGET,
+    INTERRUPTED,
+    INTERRUPTED_REASONS,
+    Changed,
+    Config,
+    Fork,
+    Reported,
+    State,
+    Stop,
+    Trial,
+)
 
 
 class Loop:
@@ -58,13 +69,13 @@ class Loop:
 
     def __init__(self, state: StudyState, sampler: Sampler) -> None:
         self.state = state
-        self.plan = state.plan
+        self.settings = state.settings
         self.pool = state.pool
         self.suggester = Suggester(sampler, state.pool)
         self.probing = Probing.of(state, sampler)
         self.interruptions = 0
-        self._await_idle = IdleWait(self.plan.wait_idle, self.plan.look, warn)
-        limit = self.plan.time_limit
+        self._await_idle = IdleWait(self.settings.wait_idle, self.settings.look, warn)
+        limit = self.settings.time_limit
         self._deadline = self.pool.now() + limit if limit is not None else None
 
     def run(self) -> str:
@@ -74,13 +85,13 @@ class Loop:
 
     def _run(self) -> str:
         state, reason = self.state, "error"
-        state.journal.write(Opened(self.plan.experiment.name, state.elapsed(), VERSION))
+        state.journal.write(Opened(self.settings.experiment.name, state.elapsed(), VERSION))
         try:
             recovery.resume_trials(state)
             self.work()
             reason = self.conclude()
         except KeyboardInterrupt:
-            reason = "interrupted"
+            reason = INTERRUPTED
             decisions.interrupt_all(state)
             raise
         except (UserError, StudyError) as error:
@@ -106,26 +117,25 @@ class Loop:
 
     def conclude(self) -> str:
         """End the trials that still wait for a group; returns why the driver stops."""
-        why = self.stop_reason()
+        why, left = self.stop_reason(), self.left()
         for trial in [t for t in self.state.trials.values() if not t.ended]:
             decisions.end(self.state, trial.number, State.CENSORED, Stop(why or "not needed"))
         checkpoints.sweep(self.state)  # a trial's last checkpoint may come after its own sweep
-        ended = self.state.all_trials()
+        ended = list(self.state.compared.values())
         if ended and all(t.state is State.FAILED for t in ended) and not why:
             raise StudyError(f"every trial failed; the last: {ended[-1].reason}")
         decisions.check_numbers(ended, self.state.target.metric)
-        complete = self.state.count >= self.plan.trials or self.suggester.exhausted
-        interrupted = any(t.reason in INTERRUPTED_REASONS for t in ended)
-        return "done" if complete and not interrupted else why or "done"
+        interrupted = any(t.reason in INTERRUPTED_REASONS for t in self.state.all_trials())
+        return why if why and (left or interrupted) else "done"
 
     # --- starting -----------------------------------------------------------------------------
 
     def stop_reason(self) -> str:
         """Why nothing more is started: `interrupted`, `budget`, or an empty string."""
         if self.interruptions:
-            return "interrupted"
+            return INTERRUPTED
         late = self._deadline is not None and self.pool.now() >= self._deadline
-        return "budget" if late else ""
+        return BUDGET if late else ""
 
     def wait_seconds(self) -> float | None:
         """Seconds until the time limit, or None: the pool itself watches for hanging workers."""
@@ -134,17 +144,19 @@ class Loop:
         return max(self._deadline - self.pool.now(), 0.0)
 
     def has_work(self) -> bool:
-        """Whether there is something left to start."""
-        if self.stop_reason():
-            return False
+        """Whether there is something to start now."""
+        return not self.stop_reason() and self.left()
+
+    def left(self) -> bool:
+        """Whether anything is left to search, to run again or to confirm."""
         kinds = replication.waiting, replication.disturbed, replication.finalist
         return self.searching or any(left(self.state) is not None for left in kinds)
 
     @property
     def searching(self) -> bool:
         """Whether there are trials left to suggest."""
-        more = self.state.count < self.plan.trials and not self.suggester.exhausted
-        return self.plan.search and more
+        more = self.state.count < self.settings.trials and not self.suggester.exhausted
+        return self.settings.search and more
 
     def fill(self) -> None:
         """Start trials while the pool has room: interrupted ones first, then new ones."""
@@ -160,7 +172,7 @@ class Loop:
         """Have a slow sampler asked while all groups train."""
         state = self.state
         if self.suggester.slow and self.searching and not state.given_left and self.has_work():
-            left = self.plan.trials - state.count
+            left = self.settings.trials - state.count
             self.suggester.ahead(state.next_ask, state.with_mean_times, left)
 
     def next(self) -> Trial | None:
@@ -175,15 +187,17 @@ class Loop:
             return again or self.create()
         if self.pool.busy():
             return None
-        finalist = replication.finalist(self.state)
-        if finalist is None:
-            return trial
+        finalist = replication.finalist(self.state) if trial is None else None
+        if trial is None and finalist is None:
+            return None
         self._await_idle(self.stop_reason)
-        return replication.confirm(self.state, finalist)
+        if self.stop_reason():  # it came while the study waited
+            return None
+        return trial if finalist is None else replication.confirm(self.state, finalist)
 
     def create(self) -> Trial | None:
         """A new trial: the baseline, a given configuration, or a suggestion once it is ready."""
-        state, experiment = self.state, self.plan.experiment
+        state, experiment = self.state, self.settings.experiment
         if state.given_left:
             return creation.given(state)
         suggestion = self.suggester.take(state.next_ask, state.with_mean_times())
@@ -229,9 +243,8 @@ class Loop:
         state.unreachable.pop(number, None)
         checkpoints.saved(state, state.trials[number], signal.saved)
         if signal.save_error:
-            state.warn_once(
-                f"trial {number}: a checkpoint could not be written: {signal.save_error}"
-            )
+            said = f"trial {number}: a checkpoint could not be written: {signal.save_error}"
+            state.warn_once(said, about=signal.save_error)  # it is the same of each trial
         if signal.report is None:
             self.go_on(number)
         elif not limits.asked(state, signal):
@@ -245,9 +258,7 @@ class Loop:
         trial = state.trials[number]
         decisions.check_metric(trial, state.target, ended=False)
         decisions.warn_of_setup(state, trial)
-        others = () if decisions.never_pruned(trial) else state.others(trial)
-        about = trial, others, state.target, self.plan.pruner, decisions.repeated(state, trial)
-        decision = decisions.decide(*about, self.plan.experiment.limits)
+        decision = decisions.verdict(state, trial)
         if decision is None and self.stop_reason():
             decision = State.CENSORED, Stop(self.stop_reason())
         if decision is None:

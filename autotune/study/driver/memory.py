@@ -34,7 +34,7 @@ def too_large(state: StudyState, trial: Trial, comparable: Hardware | None) -> s
 
     A trial that has been tried is not asked about.
     """
-    predict = predictor(state.plan.experiment.train)
+    predict = predictor(state.settings.experiment.train)
     if predict is None or trial.attempts or trial.checkpoint is not None:
         return ""
     has = state.pool.memory(comparable)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import cached_property
 
 from autotune.algorithms.plans.choice import chosen, next_probe
-from autotune.algorithms.plans.factors import ended
-from autotune.algorithms.plans.knobs import Knobs
-from autotune.algorithms.plans.measured import too_long
+from autotune.algorithms.plans.measured import nothing_decided
+from autotune.algorithms.plans.parameters import ProbedParameters
+from autotune.algorithms.plans.probed import ended
 from autotune.algorithms.plans.words import decision
 from autotune.algorithms.ranking.repeats import PROBE, probes
 from autotune.algorithms.samplers import Sampler
@@ -44,9 +44,9 @@ class Probing:
     @classmethod
     def of(cls, state: StudyState, sampler: Sampler) -> Probing | None:
         """That of a study in two stages, None for one stage."""
-        if state.plan.stages is None or not isinstance(sampler, PlannedSampler):
+        if state.settings.stages is None or not isinstance(sampler, PlannedSampler):
             return None
-        return cls(state, state.plan.stages, sampler)
+        return cls(state, state.settings.stages, sampler)
 
     def left(self) -> bool:
         """Whether anything is left to probe; once nothing is, the plan is fixed.
@@ -67,7 +67,7 @@ class Probing:
             return waits
         point = self._next()
         assert point is not None, "something is left"
-        config = _shorter(state.plan.experiment.space.config(point))
+        config = _shorter(state.settings.experiment.space.config(point))
         return state.add(plain(config), kind=PROBE, params=point)
 
     def _unended(self) -> Trial | None:
@@ -82,7 +82,7 @@ class Probing:
             state.trials.values(),
             self._first,
             self._alternatives,
-            self._knobs.together,
+            self._parameters.together,
             self._stages.seconds,
         )
 
@@ -90,32 +90,32 @@ class Probing:
     def _first(self) -> Params:
         """The point of the default plan: that of the first probe, once there is one."""
         done = ended(self._state.trials.values())
-        return done[0].params if done and done[0].params is not None else self._knobs.default
+        return done[0].params if done and done[0].params is not None else self._parameters.default
 
     @cached_property
     def _alternatives(self) -> list[Params]:
-        return self._knobs.alternatives()
+        return self._parameters.alternatives()
 
     @cached_property
-    def _knobs(self) -> Knobs:
+    def _parameters(self) -> ProbedParameters:
         """The parameters, about the baseline's point; else about the first of the space."""
-        plan = self._state.plan
-        experiment, space = plan.experiment, plan.experiment.space
+        settings = self._state.settings
+        experiment, space = settings.experiment, settings.experiment.space
         point: Params | None = None
         if experiment.baseline is not None:
             point = space.complete(experiment.baseline)[1]
         if point is None:
-            drawn = space.sample(1, plan.seed)[0]
+            drawn = space.sample(1, settings.seed)[0]
             point = {n: v for n, v in drawn.items() if n not in self._stages.names}
         refused = refusal(experiment)
-        return Knobs(
+        return ProbedParameters(
             space,
             self._stages.names,
             plan_keys(experiment.train),
             point,
             experiment.scaling.num_workers,
             lambda config: refused is None or not refused(config),
-            plan.seed,
+            settings.seed,
         )
 
     def _settle(self) -> None:
@@ -126,8 +126,8 @@ class Probing:
         state, trials = self._state, list(self._state.trials.values())
         plan = chosen(trials)
         self._settled = True
-        fixed = self._knobs.fixed(plan.point if plan is not None else self._first)
-        self._sampler.fix({} if any(map(too_long, ended(trials)[:1])) else fixed)
+        fixed = self._parameters.fixed(plan.point if plan is not None else self._first)
+        self._sampler.fix({} if any(map(nothing_decided, ended(trials)[:1])) else fixed)
         begun = any(t.ask is not None for t in state.compared.values())
         if state.pool.realtime and not begun and (said := decision(trials)):
             say(f"plan: {said}")

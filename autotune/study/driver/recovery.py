@@ -15,7 +15,7 @@ from autotune.study.driver.forking import end_exploited
 from autotune.study.driver.microbatch import halved
 from autotune.study.driver.replication import runs_alone
 from autotune.study.driver.state import StudyState, warn
-from autotune.trial import Interrupted, State, Stop, Trial
+from autotune.trial import DRIVER_RESTARTED, Interrupted, State, Stop, Trial
 
 _MOST_TRIES = 10  # to reach a checkpoint, before the study ends and can be resumed
 MOST_ATTEMPTS = 20  # from then on a lost node counts as a retry: the trial may be the cause
@@ -29,20 +29,15 @@ def resume_trials(state: StudyState) -> None:
     for trial in state.all_trials():
         if not trial.resumable:
             continue
-        if not state.plan.search and not runs_alone(
-            trial
-        ):  # a later driver that searches resumes it
+        if not state.settings.search and not runs_alone(trial):  # a driver that searches resumes it
             decisions.interrupt(state, trial)
             continue
-        about = trial, state.others(trial), state.target, state.plan.pruner
-        limits = state.plan.experiment.limits
-        verdict = decisions.decide(*about, decisions.repeated(state, trial), limits)
+        verdict = decisions.verdict(state, trial)
         if verdict is not None and not trial.ended:
             decisions.end(state, trial.number, *verdict)
         elif trial.attempts or trial.ended:
-            state.append(
-                Interrupted(trial.number, "driver restarted", broke=False, at=state.elapsed())
-            )
+            at = state.elapsed()
+            state.append(Interrupted(trial.number, DRIVER_RESTARTED, broke=False, at=at))
 
 
 def _make_root(state: StudyState) -> None:
@@ -50,7 +45,7 @@ def _make_root(state: StudyState) -> None:
 
     There it is missing because its mount is. In the study's own folder what is missing is lost.
     """
-    own = not state.plan.checkpoints
+    own = not state.settings.checkpoints
     if own != state.has_checkpoints:
         return
     try:
@@ -64,7 +59,7 @@ def broke(state: StudyState, trial: Trial, signal: WorkerFailed) -> None:
     counts = not signal.node_lost or trial.attempts >= MOST_ATTEMPTS
     if signal.store_unreachable:
         _out_of_reach(state, trial, signal)
-    elif not counts or trial.retries < state.plan.experiment.failure.max_retries:
+    elif not counts or trial.retries < state.settings.experiment.failure.max_retries:
         state.append(
             Interrupted(trial.number, signal.reason, signal.error, counts, state.elapsed())
         )
@@ -129,7 +124,7 @@ def _damaged(state: StudyState, trial: Trial, signal: Raised) -> None:
 def _out_of_memory(state: StudyState, trial: Trial, signal: Raised) -> None:
     """Retry with half the microbatch on all ranks, or end where it cannot be halved."""
     number, reason = trial.number, "out of memory"
-    train = state.plan.experiment.train
+    train = state.settings.experiment.train
     smaller = halved(trial, train) if state.memory_keys else None
     if smaller is None:
         stop = Stop(reason, signal.reason)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from autotune.algorithms.ranking.finalists import next_to_confirm
 from autotune.algorithms.ranking.repeats import CONFIRM, RACE, config_from_scratch, confirming
-from autotune.study.driver.plan import fresh_seed
+from autotune.study.driver.settings import fresh_seed
 from autotune.study.driver.state import StudyState
 from autotune.trial import INTERRUPTED_REASONS, Trial
 
@@ -33,13 +33,13 @@ def race(state: StudyState, searching: bool) -> Trial | None:
     leader = (_race_due(state) if searching else None) or disturbed(state)
     if leader is None:
         return None
-    seed = fresh_seed(state.plan.seed, state.next_number, state.all_trials())
+    seed = fresh_seed(state.settings.seed, state.next_number, state.all_trials())
     return _repeat(state, leader, RACE, seed)
 
 
 def _race_due(state: StudyState) -> Trial | None:
     """The leader, if it is to be raced now: after what is given."""
-    share = state.plan.racing
+    share = state.settings.racing
     if not share or state.given_left:
         return None
     return state.repeat_index.due(share) if state.trial_index.leader() is not None else None
@@ -51,10 +51,10 @@ def disturbed(state: StudyState) -> Trial | None:
     While the study searches it waits until a trial has ended undisturbed: the machine is then quiet
     again.
     """
-    plan = state.plan
-    if not state.has_disturbed or not plan.search or plan.seeds:
+    settings = state.settings
+    if not state.has_disturbed or not settings.search or settings.seeds:
         return None
-    searching = state.count < plan.trials
+    searching = state.count < settings.trials
     if searching and any(t.disturbed for t in state.trial_index.last_ended(1)):
         return None
     return state.repeat_index.to_run_again()
@@ -62,9 +62,11 @@ def disturbed(state: StudyState) -> Trial | None:
 
 def finalist(state: StudyState) -> Trial | None:
     """The trial to be confirmed next, once all others have ended."""
-    if not state.plan.repeats or state.trial_index.running():
+    if not state.settings.repeats or state.trial_index.running():
         return None
-    return next_to_confirm(state.all_trials(), state.target, state.plan.repeats, state.plan.top)
+    return next_to_confirm(
+        state.all_trials(), state.target, state.settings.repeats, state.settings.top
+    )
 
 
 def confirm(state: StudyState, trial: Trial) -> Trial:
@@ -90,4 +92,4 @@ def _round_seed(state: StudyState, trial: Trial, trials: Sequence[Trial]) -> int
         if t.repeats == trial.number and t.reason not in INTERRUPTED_REASONS
     ]
     used = [t for t in trials if t.kind != CONFIRM]
-    return fresh_seed(state.plan.seed, f"round {len(own)}", [*used, *own])
+    return fresh_seed(state.settings.seed, f"round {len(own)}", [*used, *own])

@@ -35,7 +35,7 @@ def origin_for(state: StudyState, config: Config) -> Origin | None:
 def _is_comparable(state: StudyState, one: Beginning) -> bool:
     """Whether the trial would go on where the time of the checkpoint is comparable."""
     began = one.checkpoint.hardware
-    if began is None or state.plan.mix_hardware or state.target.clock == STEPS:
+    if began is None or state.settings.mix_hardware or state.target.clock == STEPS:
         return True
     ran = state.pool.next_hardware(began.now)
     return trial_fingerprint(ran, began) == began
@@ -45,10 +45,7 @@ def judged(state: StudyState, trial: Trial) -> Trial:
     """The new trial, ended at once if the reports that it shares end it."""
     if trial.origin is None:
         return trial
-    others = () if decisions.never_pruned(trial) else state.others(trial)
-    limits = state.plan.experiment.limits
-    about = trial, others, state.target, state.plan.pruner
-    verdict = decisions.decide(*about, limits=limits)
+    verdict = decisions.verdict(state, trial)
     if verdict is not None:
         decisions.end(state, trial.number, *verdict)
     return state.trials[trial.number]

@@ -21,7 +21,7 @@ from autotune.storage.journal import Closed, Journal, Opened
 from autotune.study.driver.calls import called
 from autotune.study.driver.durable_pool import DurablePool
 from autotune.study.driver.microbatch import memory_keys
-from autotune.study.driver.plan import Plan, trial_seed
+from autotune.study.driver.settings import StudySettings, trial_seed
 from autotune.study.options import Watch
 from autotune.trial import (
     Changed,
@@ -46,7 +46,7 @@ class StudyState:
     Attributes:
         pool: where trials run; it flushes the journal before it acts.
         compared: the trials without probes, which are all that decisions see.
-        count: how many of the plan's trials there are; repeats are on top of it.
+        count: the trials so far that `trials` of the settings counts; repeats are on top of it.
         checkpoint_root: the folder or URL of the study's checkpoints.
         has_checkpoints: whether any trial has had one.
         has_disturbed: whether any trial was disturbed at some time.
@@ -58,23 +58,28 @@ class StudyState:
     """
 
     def __init__(
-        self, plan: Plan, folder: Path, journal: Journal, pool: Pool, watch: Watch | None
+        self,
+        settings: StudySettings,
+        folder: Path,
+        journal: Journal,
+        pool: Pool,
+        watch: Watch | None,
     ) -> None:
-        self.plan = plan
-        self.target = plan.experiment.target
+        self.settings = settings
+        self.target = settings.experiment.target
         self.journal = journal
         self.pool = DurablePool(pool, journal)
         self.watch = watch
         self._folder = folder
-        self.memory_keys = memory_keys(plan.experiment.train)
-        self.checkpoint_root = plan.checkpoints or str(folder.absolute() / OWN)
+        self.memory_keys = memory_keys(settings.experiment.train)
+        self.checkpoint_root = settings.checkpoints or str(folder.absolute() / OWN)
         self._begin = pool.now() - max((e.at for e in journal.entries), default=0.0)
         events = [e for e in journal.entries if not isinstance(e, Opened | Closed)]
         self.trials = fold(events)
         self.compared = {n: t for n, t in self.trials.items() if t.kind != PROBE}
         self.count = len(searched(list(self.trials.values())))
         self.trial_index = TrialIndex(self.compared, self.target)
-        self.repeat_index = RepeatIndex(self.compared, self.target, bool(plan.racing))
+        self.repeat_index = RepeatIndex(self.compared, self.target, bool(settings.racing))
         self.predicted: dict[str, int | None] = {}
         self.unreachable: dict[int, int] = {}
         self.final_saves: set[int] = set()
@@ -131,7 +136,7 @@ class StudyState:
     ) -> Trial:
         """Write a new trial down; this gives it its number, and its seed unless it has one."""
         number = self.next_number
-        seed = trial_seed(self.plan.seed, number) if seed is None else seed
+        seed = trial_seed(self.settings.seed, number) if seed is None else seed
         self.append(
             Suggested(number, config, params, kind, seed, self.elapsed(), origin, repeats, ask)
         )
@@ -166,7 +171,7 @@ class StudyState:
     @property
     def given_left(self) -> bool:
         """Whether given configurations are still to be written down, which come before all else."""
-        return self.count < len(self.plan.experiment.given())
+        return self.count < len(self.settings.experiment.given())
 
     def all_trials(self) -> list[Trial]:
         """All trials, in the order of their numbers."""
@@ -189,8 +194,8 @@ class StudyState:
     @property
     def sharing(self) -> SharedBeginnings | None:
         """How new trials share beginnings; None where they do not, or there are none to come."""
-        how = self.plan.shared_beginnings
-        if how is None or not self.plan.search or self.count >= self.plan.trials:
+        how = self.settings.shared_beginnings
+        if how is None or not self.settings.search or self.count >= self.settings.trials:
             return None
         return how if beginnings.can_share(self.compared.values(), how) else None
 

@@ -13,7 +13,7 @@ from autotune.backends.protocol import Pool
 from autotune.errors import StudyError, UserError, raised_by
 from autotune.trial import Params, Trial
 
-PATIENCE = 0.1  # seconds that an idle group waits for a suggestion that knows the newest results
+SLOW_SECONDS = 0.1  # a suggestion that took longer was slow: an idle group would wait for it
 REMEMBERED = 20  # suggestions; a single long one may have imported a module
 
 
@@ -28,8 +28,8 @@ class Suggestion:
 class Suggester:
     """Asks the sampler in another thread, one ask at a time, and wakes the loop at each answer.
 
-    A sampler that answers within `PATIENCE` is asked when a worker group is idle, so it knows of
-    every trial that has ended. One that takes longer, because it fits a model, now and then or
+    A sampler that answers within `SLOW_SECONDS` is asked when a worker group is idle, so it knows
+    of every trial that has ended. One that takes longer, because it fits a model, now and then or
     always, is asked while all groups train: an idle group then gets a point at once, from a model
     that has not seen the last trials end. Where groups had to wait all the same, as they became
     idle together, one more point is computed ahead, up to one for each group. On a virtual clock,
@@ -117,7 +117,7 @@ class Suggester:
         if point is not None:
             self._unwritten.append(Trial(number + len(ahead), point, point, ask=ask))
         took = time.monotonic() - begin
-        self._long = (*self._long, took > PATIENCE)[-REMEMBERED:]
+        self._long = (*self._long, took > SLOW_SECONDS)[-REMEMBERED:]
         return point
 
     def close(self) -> None:

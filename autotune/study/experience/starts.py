@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.algorithms.names import POLICIES
+from autotune.algorithms.names import NO_CONTROLLER, POLICIES
 from autotune.errors import UserError
 from autotune.storage import journal
 from autotune.storage import manifest as manifest_file
@@ -79,7 +79,7 @@ def takes_policy(options: StudyOptions) -> bool:
 def controller_learns(options: StudyOptions) -> bool:
     """Whether the controller can start from the policy of an earlier study."""
     controller: Any = options.controller
-    if controller in (None, "none"):
+    if controller in NO_CONTROLLER:
         return False
     from autotune.algorithms.controllers import can_warm_start, make_controller, parse_controller
 

@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 
-from autotune.algorithms.plans import choice, knobs, words
-from autotune.algorithms.plans import factors as factoring
-from autotune.algorithms.plans.factors import Factor, changes, factors, pareto, same
-from autotune.algorithms.plans.knobs import Knobs, extended, searched_knobs, within, without
+import autotune as at
+from autotune.algorithms.plans import choice, parameters, probed, words
 from autotune.algorithms.plans.measured import blocks, enough, measured, usable
+from autotune.algorithms.plans.parameters import (
+    ProbedParameters,
+    extended,
+    probed_names,
+    within,
+    without,
+)
+from autotune.algorithms.plans.probed import ProbedPlan, changes, pareto, probed_plans, same
 from autotune.algorithms.samplers.planned import PlannedSampler
 from autotune.space.search_space import Choice, Constraint, Fixed, Float, Int, SearchSpace
 from autotune.trial import Clock, Params, Report, State, Trial
@@ -29,12 +35,13 @@ def probe(
     reason: str = "probed",
     metrics: Mapping[str, float] | None = None,
     spent: float = 4.0,
+    setup: float = 1.5,
 ) -> Trial:
     """A probe that has ended, whose blocks of 10 samples took so many seconds."""
-    reports = [Report(0, 0.0, {}, Clock(setup=1.5))]
+    reports = [Report(0, 0.0, {}, Clock(setup=setup))]
     for i, took in enumerate(seconds, 1):
         trained = reports[-1].clock.train + took
-        reports.append(Report(10 * i, trained, metrics or {}, Clock(setup=1.5, train=trained)))
+        reports.append(Report(10 * i, trained, metrics or {}, Clock(setup=setup, train=trained)))
     state = State.CENSORED if reason == "probed" else State.FAILED
     return Trial(
         number,
@@ -48,7 +55,7 @@ def probe(
     )
 
 
-@pytest.mark.parametrize("module", [choice, factoring, knobs, words])
+@pytest.mark.parametrize("module", [choice, probed, parameters, words])
 def test_examples(module: ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.attempted
@@ -106,7 +113,7 @@ def test_what_came_before_the_first_report_is_no_block() -> None:
     assert usable(probe(0, {}, [1.0] * 4))
 
 
-# --- factors --------------------------------------------------------------------------------------
+# --- probed plans ---------------------------------------------------------------------------------
 
 SLOW, FAST = {"fused": False}, {"fused": True}
 
@@ -123,7 +130,7 @@ def paired(ratio: float, drift: Sequence[float], noise: float, seed: int = 0) ->
 
 
 def test_a_machine_that_slows_down_cancels() -> None:
-    (found,) = factors(paired(2.0, [1.0, 1.1, 1.2, 1.3, 1.4], 0.0))
+    (found,) = probed_plans(paired(2.0, [1.0, 1.1, 1.2, 1.3, 1.4], 0.0))
     assert found.runs == 2
     assert found.ratio == pytest.approx(2.0, rel=0.01)
     assert dict(found.changes) == FAST
@@ -135,7 +142,7 @@ def test_the_interval_covers_the_truth() -> None:
     for seed in range(200):
         random = Random(f"machine {seed}")
         drift = [math.exp(random.gauss(0, 0.05)) for _ in range(9)]
-        (found,) = factors(paired(1.0, drift, 0.03, seed))
+        (found,) = probed_plans(paired(1.0, drift, 0.03, seed))
         assert found.interval is not None
         covered += found.interval[0] <= 1 <= found.interval[1]
         wrong += found.faster
@@ -154,38 +161,38 @@ def test_the_best_of_many_that_are_worth_nothing_is_not_faster() -> None:
             slower = math.exp(random.gauss(0, 0.03))
             times = [slower * math.exp(random.gauss(0, 0.03)) for _ in range(6)]
             trials.append(probe(i, point, times))
-        wrong += any(found.faster for found in factors(trials))
+        wrong += any(found.faster for found in probed_plans(trials))
     assert wrong <= 9  # 26 without the correction
 
 
 def test_overlapping_differences_say_less_than_independent_ones() -> None:
     own = [m for t in paired(1.0, [1.0] * 9, 0.03)[::2] if (m := measured(t)) is not None]
-    assert factoring._noise(own, own[:2]).probes == 1
-    assert factoring._noise(own, own).probes == pytest.approx(2 * 4**2 / 11)  # of 5 probes
+    assert probed._noise(own, own[:2]).probes == 1
+    assert probed._noise(own, own).probes == pytest.approx(2 * 4**2 / 11)  # of 5 probes
 
 
 def test_one_pair_on_a_noisy_machine_decides_nothing() -> None:
-    (found,) = factors(paired(1.3, [1.0, 1.0, 1.5], 0.01))
+    (found,) = probed_plans(paired(1.3, [1.0, 1.0, 1.5], 0.01))
     assert not found.faster
 
 
 def test_what_failed_has_no_factor() -> None:
     failed = probe(1, FAST, [], reason="out of memory")
-    (found,) = factors([probe(0, SLOW, [1.0] * 5), failed])
+    (found,) = probed_plans([probe(0, SLOW, [1.0] * 5), failed])
     assert (found.ratio, found.reason) == (None, "out of memory")
     assert words.lines([probe(0, SLOW, [1.0] * 5), failed])[0].verdict == "out: out of memory"
 
 
 def test_a_single_block_has_no_interval() -> None:
     trials = [probe(0, SLOW, [13.0]), probe(1, FAST, [1.0]), probe(2, SLOW, [13.0])]
-    (found,) = factors(trials)
+    (found,) = probed_plans(trials)
     assert found.ratio == pytest.approx(13.0)
     assert not found.faster
     assert "too few blocks" in words.times(found)
 
 
 def test_probes_that_the_time_limit_ended_do_not_count() -> None:
-    assert factors([probe(0, SLOW, [1.0] * 5, reason="budget")]) == []
+    assert probed_plans([probe(0, SLOW, [1.0] * 5, reason="budget")]) == []
     assert words.decision([]) == ""
 
 
@@ -197,8 +204,8 @@ def test_values_that_are_equal_and_differ() -> None:
 
 
 def test_the_pareto_set_of_seconds_and_bytes() -> None:
-    def plan(seconds: float | None, peak: float | None) -> Factor:
-        return Factor({}, (), seconds=seconds, peak=peak)
+    def plan(seconds: float | None, peak: float | None) -> ProbedPlan:
+        return ProbedPlan({}, (), seconds=seconds, peak=peak)
 
     fast, small, worse, both = plan(1, 9), plan(3, 1), plan(4, 2), plan(2, 5)
     assert pareto([worse, fast, small, both]) == [fast, small, both]
@@ -239,11 +246,11 @@ SPACE = SearchSpace(
     }
 )
 START = {"rate": 0.5, "a": 1, "b": 1, "c": 1}
-ABC = Knobs(SPACE, ("a", "b", "c"), {}, START)
+ABC = ProbedParameters(SPACE, ("a", "b", "c"), {}, START)
 
 
 def followed(
-    speeds: Mapping[str, float], seconds: float, cost: float = 4.0, about: Knobs = ABC
+    speeds: Mapping[str, float], seconds: float, cost: float = 4.0, about: ProbedParameters = ABC
 ) -> list[Trial]:
     """All probes of a study on an idle machine, where value 2 is so many times as fast."""
     trials: list[Trial] = []
@@ -267,7 +274,7 @@ def kept(trials: Sequence[Trial]) -> dict[str, Any]:
 def test_all_that_is_faster_is_put_together() -> None:
     trials = followed({"a": 2.0, "b": 0.5, "c": 1.5}, 1e9)
     assert kept(trials) == {"a": 2, "c": 2}
-    runs = {tuple(sorted(dict(f.changes))): f.runs for f in factors(trials)}
+    runs = {tuple(sorted(dict(f.changes))): f.runs for f in probed_plans(trials)}
     assert runs[("b",)] == 1  # what is slower is never probed again
     assert runs[("a", "c")] >= 2
 
@@ -276,7 +283,7 @@ def test_a_small_budget_goes_to_all_that_is_faster_together() -> None:
     """What is left once each value was probed pays for the combination, not for the best again."""
     trials = followed({"a": 2.0, "b": 1.2, "c": 1.5}, 44.0)  # five pairs: three values, two of all
     assert kept(trials) == {"a": 2, "b": 2, "c": 2}
-    runs = {len(f.changes): f.runs for f in factors(trials)}
+    runs = {len(f.changes): f.runs for f in probed_plans(trials)}
     assert runs == {1: 1, 3: 2}
 
 
@@ -294,7 +301,7 @@ def test_what_is_slower_together_is_not_kept() -> None:
 def test_three_that_are_faster_are_halved() -> None:
     trials = followed({"a": 2.0, "b": 1.2, "c": 1.5}, 1e9)
     assert kept(trials) == {"a": 2, "b": 2, "c": 2}
-    by_size = {len(f.changes): f.runs for f in factors(trials)}
+    by_size = {len(f.changes): f.runs for f in probed_plans(trials)}
     assert by_size[3] > by_size[2]  # the last round was its own
 
 
@@ -319,7 +326,7 @@ def test_probes_and_their_repeats_take_no_more_than_the_budget(speeds: dict[str,
     for seconds in range(20, 100, 2):  # less pays for no repeat of the one that is always probed
         trials = followed(speeds, seconds)
         assert math.fsum(t.spent_seconds for t in trials) <= seconds
-        assert bool(kept(trials)) == any(f.faster for f in factors(trials))
+        assert bool(kept(trials)) == any(f.faster for f in probed_plans(trials))
 
 
 def test_what_is_left_goes_to_what_looks_fastest() -> None:
@@ -329,19 +336,22 @@ def test_what_is_left_goes_to_what_looks_fastest() -> None:
         speed = {1: 1.0, 2: 1.1}[point["a"]]
         took = [(1 + 0.2 * (i % 3)) / speed for i in range(6)]
         trials.append(probe(len(trials), point, took))
-    assert [(dict(f.changes), f.runs) for f in factors(trials)] == [({"a": 2}, 2), ({"b": 2}, 1)]
+    assert [(dict(f.changes), f.runs) for f in probed_plans(trials)] == [
+        ({"a": 2}, 2),
+        ({"b": 2}, 1),
+    ]
 
 
 def test_a_pair_is_kept_back_for_what_is_faster() -> None:
     trials = followed({"a": 2.0}, 28.0)  # 7 probes: without it the third would take them
-    runs = {tuple(sorted(dict(f.changes))): f.runs for f in factors(trials)}
+    runs = {tuple(sorted(dict(f.changes))): f.runs for f in probed_plans(trials)}
     assert runs == {("a",): 2, ("b",): 1}
 
 
 def test_the_plan_that_is_kept_was_probed_twice() -> None:
     """Where a probe took more than expected this comes after the budget, and one time only."""
     trials = followed({"a": 2.0}, 0.0)
-    assert [f.runs for f in factors(trials)] == [2]
+    assert [f.runs for f in probed_plans(trials)] == [2]
     assert (len(trials), kept(trials)) == (5, {"a": 2})
     assert kept(trials[:3]) == {}
     (line,) = words.lines(trials[:3])
@@ -358,7 +368,7 @@ def test_the_plan_that_is_kept_was_probed_twice() -> None:
     assert kept(trials) == {}
     assert following() == b
     trials += [probe(5, b, [9.0] * 6), probe(6, default, [1.0] * 6)]  # it was luck
-    assert [f.faster for f in factors(trials)] == [True, False]
+    assert [f.faster for f in probed_plans(trials)] == [True, False]
     assert following() is None
     assert kept(trials) == {}
 
@@ -382,9 +392,25 @@ def test_without_alternatives_nothing_is_probed() -> None:
     assert choice.next_probe(begun, START, [], ABC.together, 1e9) is None
 
 
+def test_what_compiling_adds_to_every_trial_is_said() -> None:
+    """The first probe of each may start processes, or compile what is cached then."""
+    trials = [
+        probe(0, START, [1.0] * 6, setup=9.0),
+        probe(1, {**START, "a": 2}, [0.5] * 6, setup=20.0),
+        probe(2, START, [1.0] * 6, setup=1.5),
+        probe(3, {**START, "a": 2}, [0.5] * 6, setup=4.5),
+        probe(4, {**START, "b": 2}, [1.0] * 6, setup=2.0),
+        probe(5, START, [1.0] * 6, setup=1.5),
+    ]
+    found = {line.plan: line.verdict for line in words.lines(trials)}
+    assert found == {"a 2": "kept; set-up 3 s longer", "b 2": "within the noise"}
+
+
 def test_the_budget() -> None:
     assert choice.budget(20, 30.0, None) == pytest.approx(30.0)
     assert choice.budget(20, 30.0, 60.0) == pytest.approx(3.0)
+    assert choice.budget(20, 30.0, 3600.0) == pytest.approx(30.0)  # the trials are over sooner
+    assert choice.budget(20, None, 60.0) == pytest.approx(3.0)
     assert choice.budget(20, math.inf, None) is None
 
 
@@ -393,26 +419,44 @@ def test_the_budget() -> None:
 EFFECTS = {"a": "exact", "b": "rounding", "c": "both", "rate": "statistical"}
 
 
+@pytest.mark.parametrize(
+    ("effects", "says"),
+    [
+        ({"a": "exakt"}, "a has an unknown effect 'exakt'; did you mean 'exact'? (allowed: both, "),
+        ({"a": None}, "a has an unknown effect None"),
+        (["a"], "the trainer's effects must be a dict of keys but got ['a']"),
+    ],
+)
+def test_an_effect_that_there_is_none_of_is_one_line(effects: Any, says: str) -> None:
+    def train(config: object) -> None: ...
+
+    train.effects = effects  # type: ignore[attr-defined]
+    with pytest.raises(at.UserError) as raised:
+        parameters.effects_of(train)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
 def test_only_what_changes_the_seconds_alone_is_ever_probed() -> None:
     """What changes how many samples a training needs is never fixed by a probe."""
-    assert searched_knobs(SPACE, EFFECTS) == ["b", "a"]  # fewer bits first
-    assert searched_knobs(SPACE, {}) == []
-    assert searched_knobs(SearchSpace({"a": Fixed(1), "b": Choice((1,))}), EFFECTS) == []
+    assert probed_names(SPACE, EFFECTS) == ["b", "a"]  # fewer bits first
+    assert probed_names(SPACE, {}) == []
+    assert probed_names(SearchSpace({"a": Fixed(1), "b": Choice((1,))}), EFFECTS) == []
     named = SearchSpace({"o": Choice(("x", "y")), "a:x": Choice((1, 2), when={"o": "x"})})
-    assert searched_knobs(named, EFFECTS) == []  # it exists at some points of the search only
+    assert probed_names(named, EFFECTS) == []  # it exists at some points of the search only
     below = {"d": Fixed(1, when={"c": 2}), "a": Choice((1, 2), when={"d": 1})}
     searched = SearchSpace({"c": Choice((1, 2)), **below})
-    assert searched_knobs(searched, EFFECTS) == []
+    assert probed_names(searched, EFFECTS) == []
     given = SearchSpace({"c": Fixed(2), **below})
-    assert searched_knobs(given, EFFECTS) == ["a"]
+    assert probed_names(given, EFFECTS) == ["a"]
     probed = SearchSpace({"b": Choice((1, 2)), "a": Choice((1, 2), when={"b": 2})})
-    assert searched_knobs(probed, EFFECTS) == ["b", "a"]
+    assert probed_names(probed, EFFECTS) == ["b", "a"]
 
 
 def test_a_few_values_of_a_range() -> None:
-    assert knobs.values(Int(1, 100)) == [1, 26, 51, 75, 100]
-    assert knobs.values(Float(2.0, 4.0)) == [2.0, 3.0, 4.0]
-    assert knobs.values(Choice((None, 5))) == [None, 5]
+    assert parameters.values(Int(1, 100)) == [1, 26, 51, 75, 100]
+    assert parameters.values(Float(2.0, 4.0)) == [2.0, 3.0, 4.0]
+    assert parameters.values(Choice((None, 5))) == [None, 5]
 
 
 MESH = SearchSpace(
@@ -426,7 +470,7 @@ MESH = SearchSpace(
 
 
 def meshes(ranks: int, copies: int, **more: Any) -> set[tuple[int, int]]:
-    about = Knobs(
+    about = ProbedParameters(
         MESH,
         ("precision", "shard_degree", "tensor_degree", "prefetch"),
         {"shard_degree": 1, "tensor_degree": 1, "copies_degree": copies},
@@ -453,19 +497,23 @@ def test_a_plan_that_is_refused_beside_searched_values_is_left_out() -> None:
             return False  # whatever the plan is
         return not (config["rate"] > 0.6 and (config["b"] == 2 or config["a"] == config["c"] == 2))
 
-    about = Knobs(SPACE, ("a", "b", "c"), {}, START, allowed=takes, seed=3)
+    about = ProbedParameters(SPACE, ("a", "b", "c"), {}, START, allowed=takes, seed=3)
     changed = [dict(changes(point, START)) for point in about.alternatives()]
     assert changed == [{"a": 2}, {"c": 2}]
-    plans = [Factor(p, changes(p, START)) for p in about.alternatives()]
+    plans = [ProbedPlan(p, changes(p, START)) for p in about.alternatives()]
     assert about.together(plans) is None
     assert about.together(plans[:1]) == {**START, "a": 2}
     slow = Constraint("b 2 needs a rate below 0.6", lambda c: c["b"] == 1 or c["rate"] <= 0.6)
-    kept_away = Knobs(SearchSpace(SPACE.entries, (slow,)), ("b",), {}, START, allowed=takes)
+    kept_away = ProbedParameters(
+        SearchSpace(SPACE.entries, (slow,)), ("b",), {}, START, allowed=takes
+    )
     assert len(kept_away.alternatives()) == 1  # from those points the search keeps away itself
 
 
 def test_what_exists_only_then_has_the_trainers_default() -> None:
-    about = Knobs(MESH, ("shard_degree", "prefetch"), {"prefetch": 2}, {"shard_degree": 1}, 2)
+    about = ProbedParameters(
+        MESH, ("shard_degree", "prefetch"), {"prefetch": 2}, {"shard_degree": 1}, 2
+    )
     point = next(p for p in about.alternatives() if p["shard_degree"] == 2)
     assert point["prefetch"] == 2
     assert about.fixed(about.default) == {"shard_degree": 1, "prefetch": 2}

@@ -17,7 +17,7 @@ from sims import learning, lines, simulate, wide
 from autotune.algorithms.pruners.learning_curve import Lessons
 from autotune.algorithms.pruners.rules import make_pruner
 from autotune.algorithms.ranking.repeats import race_leader
-from autotune.algorithms.ranking.trial_index import TrialIndex, recent
+from autotune.algorithms.ranking.trial_index import TrialIndex, failed_in_a_row, recent
 from autotune.algorithms.samplers.optuna import TRIAL_LIMITS, OptunaSampler
 from autotune.space.search_space import Float, SearchSpace
 from autotune.study.driver.state import StudyState
@@ -51,6 +51,8 @@ def test_a_trial_index_gives_what_a_scan_gives(seed: int) -> None:
         ]
         for count in (1, 3, 1000):
             assert recent(others, count) == recent(plain, count)
+            last = trial_index.last_ended(count)
+            assert failed_in_a_row(last, count) == failed_in_a_row(everyone, count)
         known, all_known = (
             lessons.parameters(others, TARGET, 0.1),
             Lessons().parameters(everyone, TARGET, 0.1),

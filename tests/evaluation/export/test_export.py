@@ -582,8 +582,8 @@ def test_a_mistake_gets_one_clear_line(
         ("python_path", "src", "is damaged: TypeError: python_path must be a list of text"),
         ("python_path", [5], "is damaged: TypeError: python_path must be a list of text"),
         ("train", "sims:toy_trian", "did you mean 'toy_train'?; set \"train\" in"),
-        ("train", "nowhere:train", "is not found from here: recipe module: unknown module"),
-        ("train", "/gone/file.py:train", "recipe file '/gone/file.py' does not exist; set"),
+        ("train", "nowhere:train", "is not found from here: trainer module 'nowhere' does not"),
+        ("train", "/gone/file.py:train", "trainer file '/gone/file.py' does not exist; set"),
     ],
 )
 def test_a_damaged_export_gets_one_clear_line(

@@ -8,6 +8,7 @@ import pty
 import sys
 import time
 import types
+from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 from typing import Any
@@ -147,7 +148,9 @@ def test_steps_and_confirmations() -> None:
 # --- failures -------------------------------------------------------------------------------------
 
 
-def failing(*errors: str, reason: str = REASON, reports: bool = False) -> list[Any]:
+def failing(
+    *errors: str, reason: str = REASON, reports: bool = False, kinds: Sequence[str] = ()
+) -> list[Any]:
     """What is said of trials that fail one after the other."""
     script, said = Script(), Failures(FailurePolicy(max_consecutive_failed_trials=2))
     found = []
@@ -156,8 +159,9 @@ def failing(*errors: str, reason: str = REASON, reports: bool = False) -> list[A
         found.append(said.of(event, trials))
 
     script.play(lambda event, trials: None, first_half() if reports else [])
-    for number, error in enumerate(errors, 10):
-        script.play(lambda event, trials: None, started(number, 100.0 + number))
+    kinds = kinds or ["trial"] * len(errors)
+    for number, (error, kind) in enumerate(zip(errors, kinds, strict=True), 10):
+        script.play(lambda event, trials: None, started(number, 100.0 + number, kind))
         script.play(watch, [ended(number, 101.0 + number, "FAILED", reason, 0.0, error=error)])
     return found
 
@@ -166,6 +170,17 @@ def test_the_traceback_comes_first_and_once() -> None:
     first, second = failing(f"rank 0:\n{TRACEBACK}", f"rank 0:\n{TRACEBACK}")
     assert first == (TRACEBACK, "failed; the study goes on (2 failures in a row end it)")
     assert second == ("", f"failed: {REASON} (the traceback of trial 10); the study ends")
+
+
+def test_failed_probes_end_no_study_and_are_not_between_two_failures() -> None:
+    """As in the driver, which does not count them."""
+    kinds = ["probe", "probe", "probe", "trial", "probe", "trial"]
+    found = failing(*[f"rank 0:\n{TRACEBACK}"] * len(kinds), kinds=kinds)
+    goes_on = "the study goes on"
+    assert [line.rpartition("; ")[2] for _, line in found] == [
+        *(goes_on, goes_on, goes_on, f"{goes_on} (2 failures in a row end it)", goes_on),
+        "the study ends",
+    ]
 
 
 def test_a_failure_names_its_ranks_and_keeps_what_differs() -> None:

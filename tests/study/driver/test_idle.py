@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from sims import racing, simulate
+from sims import race, racing, simulate
 
+from autotune.algorithms.ranking.repeats import confirming
 from autotune.backends.machine_load import MachineLoad
+from autotune.backends.simulator import SimPool
+from autotune.storage.journal import JOURNAL
+from autotune.study.driver import loop
 from autotune.study.driver.idle import IdleWait
 
 BUSY, IDLE = MachineLoad(1.9, 2, 24.0), MachineLoad(0.1, 2, 3.0)
@@ -88,3 +92,29 @@ def test_a_study_looks_before_each_confirmation_and_never_elsewhere(
     monkeypatch.setattr("autotune.backends.machine_load.look", refuse)
     result = simulate(racing([1.0, 2.0]), tmp_path / "s", 2, repeats=2, wait_idle=60)
     assert len(result.confirmed) == 2
+
+
+def test_nothing_is_confirmed_when_the_time_is_up_after_the_wait(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = SimPool(race, 1)
+
+    def wait(stopped: object) -> None:
+        pool._now += 1000.0
+
+    monkeypatch.setattr(loop, "IdleWait", lambda *_: wait)
+    result = simulate(racing([1.0, 2.0]), fast_path, 2, repeats=2, pool=pool, time_limit=500)
+    assert (result.ended, confirming(result.trials)) == ("budget", [])
+
+
+def test_a_confirmation_that_waits_for_its_workers_waits_for_an_idle_machine_too(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate(racing([1.0, 2.0]), fast_path, 2, repeats=1)
+    rows = (fast_path / JOURNAL).read_bytes().splitlines(keepends=True)
+    first = next(i for i, row in enumerate(rows) if b'"kind":"confirm"' in row)
+    (fast_path / JOURNAL).write_bytes(b"".join(rows[: first + 3]))  # it has begun to train
+    waited: list[object] = []
+    monkeypatch.setattr(loop, "IdleWait", lambda *_: waited.append)
+    result = simulate(racing([1.0, 2.0]), fast_path, 2, repeats=1)
+    assert len(waited) == len(confirming(result.trials)) == 2

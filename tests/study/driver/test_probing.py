@@ -17,7 +17,7 @@ from sims import lines, memory
 import autotune as at
 from autotune.algorithms.plans import words
 from autotune.algorithms.plans.choice import SHARE, chosen
-from autotune.algorithms.plans.factors import factors
+from autotune.algorithms.plans.probed import probed_plans
 from autotune.algorithms.ranking.repeats import probes
 from autotune.backends.simulator import OUT_OF_MEMORY, SimCurve, SimPool
 from autotune.evaluation import summary
@@ -106,7 +106,9 @@ def test_a_probe_stands_between_two_of_the_default(whole: Any) -> None:
 
 
 def test_what_takes_many_times_as_long_is_out_after_one_probe(whole: Any) -> None:
-    slow = next(f for f in factors(whole[0].trials) if dict(f.changes) == {"precision": "fp16"})
+    slow = next(
+        f for f in probed_plans(whole[0].trials) if dict(f.changes) == {"precision": "fp16"}
+    )
     assert slow.runs == 1
     assert slow.ratio == pytest.approx(0.11, rel=0.1)
     assert not slow.faster
@@ -236,11 +238,20 @@ def test_a_plan_that_fails_is_out(end: str, fast_path: Path) -> None:
     assert line.verdict == f"out: {failed[0].reason}"
 
 
-def test_a_default_that_fails_leaves_nothing_to_compare(fast_path: Path) -> None:
-    result = study(fast_path, 3, curve=curve(ends={("rate", 1.0): "ValueError: no"}))
-    assert len(probes(result.trials)) == 1
-    assert "its probe measured nothing" in words.decision(result.trials)
-    assert all(plan(t)["fused"] is False for t in suggested(result))
+def test_a_default_that_does_not_fit_into_memory_leaves_one_stage(fast_path: Path) -> None:
+    """Fixed, it would fail in every trial; another plan may fit."""
+    ends = {("shard_degree", 1): OUT_OF_MEMORY}
+    result = study(fast_path, 12, curve=curve({}, ends=ends))
+    (only,) = probes(result.trials)
+    assert plan(only) == DEFAULT
+    assert words.decision(result.trials).startswith(
+        "none is fixed, and all is searched together: the probe of the default measured nothing ("
+    )
+    assert {t.params["shard_degree"] for t in suggested(result) if t.params} == {1, 2}
+    assert result.best is not None
+    assert plan(result.best)["shard_degree"] == 2
+    again = study(fast_path, 14, curve=curve({}, ends=ends))
+    assert len(probes(again.trials)) == 1
 
 
 def test_off_searches_all_of_it(fast_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_stale_model_knows_what_runs_but_not_how_it_ended(fast_path: Path) -> 
 def test_a_quick_sampler_waits_for_what_has_just_ended(
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suggester, "PATIENCE", 60.0)
+    monkeypatch.setattr(suggester, "SLOW_SECONDS", 60.0)
     quick = Noted()
     quick.study(fast_path, 5)
     for number, shown in quick.asked:
@@ -110,7 +110,7 @@ def test_groups_that_are_idle_together_have_a_point_each_in_the_end(
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All trials last equally long; what runs and what is held ready is shown as running."""
-    monkeypatch.setattr(suggester, "PATIENCE", 0.0)
+    monkeypatch.setattr(suggester, "SLOW_SECONDS", 0.0)
     together = Noted(seconds=0.03)
     result = together.study(fast_path, 24, workers=4)
     assert sorted(t.number for t in result.trials) == list(range(24))
@@ -130,7 +130,7 @@ def test_groups_that_are_idle_together_have_a_point_each_in_the_end(
 def test_between_races_suggestions_are_asked_ahead(
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suggester, "PATIENCE", 0.0)
+    monkeypatch.setattr(suggester, "SLOW_SECONDS", 0.0)
     noted = Noted(seconds=0.02)
     result = noted.study(fast_path, 48, workers=2, racing=0.1)
     races = [t.number for t in result.trials if t.kind == "race"]
@@ -170,7 +170,7 @@ def test_a_fork_takes_no_number_from_a_suggestion_that_is_being_computed(
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trial's number is given when it is written down; asks have numbers of their own."""
-    monkeypatch.setattr(suggester, "PATIENCE", 0.0)
+    monkeypatch.setattr(suggester, "SLOW_SECONDS", 0.0)
     noted = Noted(seconds=0.02)
     policy = at.FailurePolicy(checkpoint_interval=5, keep_checkpoints=8)
     asked = {"controller": ForksTheBaseline(), "pool": Folders(race, 2)}
@@ -191,7 +191,7 @@ def test_a_fork_takes_no_number_from_a_suggestion_that_is_being_computed(
 def test_beside_a_controller_that_never_forks_suggestions_are_asked_ahead(
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suggester, "PATIENCE", 0.0)
+    monkeypatch.setattr(suggester, "SLOW_SECONDS", 0.0)
     noted = Noted(seconds=0.02)
     noted.study(fast_path, 5, controller="policy", experiment=racing([RATE], knobs=("lr",)))
     for number, shown in noted.asked[1:]:
@@ -202,7 +202,7 @@ def test_beside_a_controller_that_never_forks_suggestions_are_asked_ahead(
 def test_given_configurations_come_first_and_no_more_is_asked_than_is_needed(
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suggester, "PATIENCE", 0.0)
+    monkeypatch.setattr(suggester, "SLOW_SECONDS", 0.0)
     noted = Noted(seconds=0.02)
     noted.study(fast_path, 5, experiment=racing([RATE, RATE, RATE]), workers=2)
     assert [number for number, _ in noted.asked] == [3, 4]
@@ -220,7 +220,7 @@ def test_a_study_on_a_virtual_clock_asks_nothing_ahead(fast_path: Path) -> None:
 def test_every_kind_of_sampler_can_be_asked_ahead(
     sampler: str, fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suggester, "PATIENCE", 0.0)
+    monkeypatch.setattr(suggester, "SLOW_SECONDS", 0.0)
     made = at.Experiment("ahead", lambda _: None, RATES, racing([1.0]).target)
     result = simulate(
         made, fast_path, 16, pool=RealTime(race, 3), sampler=sampler, pruner="slower_than_best"

@@ -1,4 +1,4 @@
-"""The seam between the trainer of clicks and how the updates of its weights are made."""
+"""What the trainer of clicks asks of each way to update its weights."""
 
 from __future__ import annotations
 

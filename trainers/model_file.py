@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainers import served
+from trainers import trained_weights
 from trainers.compression.applied import Compression, Masks, smaller_of
 from trainers.compression.exported import latency_ms, megabytes, small
 from trainers.compression.packed import Packed, is_packed, unpacked
@@ -39,7 +39,9 @@ def content(settings: Settings, states: Sequence[State]) -> dict[str, Any] | Non
     about = _about(settings)
     if about is None:
         return None
-    return _file(settings, _small(settings, served.weights(states), masks_of(states)), about)
+    return _file(
+        settings, _small(settings, trained_weights.weights(states), masks_of(states)), about
+    )
 
 
 def exported(settings: Settings, weights: Mapping[str, Tensor], masks: Masks) -> nn.Module:
@@ -63,7 +65,7 @@ def measured(
     model = _model(settings, weights, packed)
     layout = torch.channels_last if settings.channels_last else torch.contiguous_format
     model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
-    channels, size = _shape(settings, weights)[0], settings.val_image_size
+    channels, size = image_shape(settings, weights)[0], settings.val_image_size
     sample = torch.zeros(1, channels, size, size, device=device).contiguous(memory_format=layout)
     return {
         "model_megabytes": megabytes(_file(settings, packed, about)),
@@ -116,19 +118,23 @@ def _model(
 
 def _made(settings: Settings, weights: Mapping[str, Tensor]) -> nn.Module:
     """A new model of the configuration; its shape is that of the weights, and no data is read."""
-    _, last = served.outer(weights)
-    shape = _shape(settings, weights)
+    _, last = trained_weights.outer(weights)
+    shape = image_shape(settings, weights)
     return make_model(settings.model, shape, len(last), settings.width, settings.norm)
 
 
-def _shape(settings: Settings, weights: Mapping[str, Tensor]) -> tuple[int, int, int]:
-    first, _ = served.outer(weights)
+def image_shape(settings: Settings, weights: Mapping[str, Tensor]) -> tuple[int, int, int]:
+    """Channels, height and width of the images that the weights are for.
+
+    Args:
+        weights: the whole model's, in its order.
+    """
     side = settings.full_size
     if settings.model == "mlp":
-        channels = first.shape[1] // (side * side)
-    else:
-        channels = next(value for value in weights.values() if value.dim() == 4).shape[1]
-    return channels, side, side
+        return trained_weights.outer(weights)[0].shape[1] // (side * side), side, side
+    # Transformers have class tokens and positions, (1, ...), in front of the first convolution.
+    first = next(value for value in weights.values() if value.dim() == 4 and len(value) > 1)
+    return first.shape[1], side, side
 
 
 def _file(settings: Settings, packed: Mapping[str, Packed], about: State) -> dict[str, Any]:
@@ -168,6 +174,6 @@ def _about(settings: Settings) -> dict[str, Any] | None:
 
 def _unnamed(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     """What the file of a model of made up images would say, were there one."""
-    classes = len(served.outer(weights)[1])
+    classes = len(trained_weights.outer(weights)[1])
     unit = {"mean": [0.0] * 3, "std": [1.0] * 3}
     return {"decoded_size": 0, "crop": 1.0, "classes": [str(i) for i in range(classes)], **unit}

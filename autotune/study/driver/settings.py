@@ -16,7 +16,7 @@ from autotune.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class StudySettings:
     """What a driver has to do: the experiment, how much of it, and who decides.
 
     What has the name of an option of the study (`study.options`) has its value and meaning, with

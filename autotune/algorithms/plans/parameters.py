@@ -14,7 +14,8 @@ from itertools import product, zip_longest
 from random import Random
 from typing import Any
 
-from autotune.algorithms.plans.factors import Factor
+from autotune.algorithms.plans.probed import ProbedPlan
+from autotune.errors import UserError, shown, unknown
 from autotune.space.parameters import (
     Choice,
     Fixed,
@@ -31,25 +32,36 @@ from autotune.trial.trainer import said
 from autotune.trial.values import point_key
 
 PROBED_EFFECTS = ("rounding", "exact")  # those that promise most first: fewer bits take less time
+EFFECTS = ("exact", "rounding", "statistical", "both")
 _DEGREE = "_degree"  # ends the names of keys whose product is the number of ranks
 _BESIDE = 20  # points of the search at which a plan is checked
 _MOST = 5  # values of a whole number, three of a real one
 
 
 def effects_of(train: Callable[..., Any]) -> Mapping[str, str]:
-    """What a trainer's keys change of a training; empty where it does not say it."""
+    """What a trainer's keys change of a training; empty where it does not say it.
+
+    Raises:
+        UserError: they are no dict of the four kinds of effect.
+    """
     found = said(train, "effects", {})
-    return found if isinstance(found, Mapping) else {}
+    if not isinstance(found, Mapping):
+        raise UserError(f"the trainer's effects must be a dict of keys but got {shown(found)}")
+    for key, effect in found.items():
+        if effect not in EFFECTS:
+            said_of_it = unknown("effect", effect, EFFECTS)
+            raise UserError(f"the trainer's effects: {key} has an {said_of_it}")
+    return found
 
 
-def searched_knobs(space: SearchSpace, effects: Mapping[str, str]) -> list[str]:
+def probed_names(space: SearchSpace, effects: Mapping[str, str]) -> list[str]:
     """The searched parameters that change only the seconds per sample, in order of their promise.
 
     One that exists only beside a value of a parameter that is searched and not probed is left out:
     it has no value at most points, so that no probe says what it is worth, and is searched too.
 
     >>> space = SearchSpace({"lr": Float(0, 1), "fused": Choice((False, True))})
-    >>> searched_knobs(space, {"fused": "exact", "lr": "statistical"})
+    >>> probed_names(space, {"fused": "exact", "lr": "statistical"})
     ['fused']
     """
     parameters = space.parameters()
@@ -91,7 +103,7 @@ def values(parameter: Parameter) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Knobs:
+class ProbedParameters:
     """The parameters of a space whose values are probed, about one point.
 
     Args:
@@ -149,7 +161,7 @@ class Knobs:
         found.pop(point_key(self.default), None)
         return list(found.values())
 
-    def together(self, plans: Sequence[Factor]) -> Params | None:
+    def together(self, plans: Sequence[ProbedPlan]) -> Params | None:
         """The point with the changes of several plans; None where they do not go together."""
         changes = {n: v for plan in plans for n, v in plan.point.items() if n in self.names}
         changes |= {n: v for plan in plans for n, v in plan.changes}

@@ -20,7 +20,7 @@ from typing import Any
 from autotune.algorithms.plans.measured import PROBED, Measured, measured
 from autotune.algorithms.ranking.difference import LEVEL, student_t
 from autotune.algorithms.ranking.repeats import probes
-from autotune.trial import Params, Trial
+from autotune.trial import INTERRUPTED_REASONS, Params, Trial
 from autotune.trial.values import point_key
 
 LEAST_GAIN = 1.01
@@ -28,7 +28,7 @@ LEAST_GAIN = 1.01
 
 
 @dataclass(frozen=True)
-class Factor:
+class ProbedPlan:
     """A probed plan beside the default one.
 
     Args:
@@ -40,6 +40,7 @@ class Factor:
         least: the lower end of its interval at 95 % for all plans compared together.
         seconds: per sample, the mean of its runs.
         peak: the most bytes of a rank, where they are reported.
+        setup: seconds before training, the least of its runs: the first one may start processes.
         state, reason: of its last probe.
     """
 
@@ -50,6 +51,7 @@ class Factor:
     interval: tuple[float, float] | None = None
     seconds: float | None = None
     peak: float | None = None
+    setup: float | None = None
     state: str = ""
     reason: str = ""
     least: float | None = None
@@ -96,7 +98,7 @@ def changes(point: Params, default: Params) -> tuple[tuple[str, Any], ...]:
 
 def ended(trials: Iterable[Trial]) -> list[Trial]:
     """The probes that have ended, in their order, but for those that the time limit ended."""
-    return [t for t in probes(trials) if t.ended and t.reason not in ("budget", "interrupted")]
+    return [t for t in probes(trials) if t.ended and t.reason not in INTERRUPTED_REASONS]
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def _noise(known: Sequence[Measured], defaults: Sequence[Measured]) -> _Noise:
     return _Noise(block, freedom, max(fmean(steps) / 2 - own, 0.0), independent)
 
 
-def factors(trials: Iterable[Trial]) -> list[Factor]:
+def probed_plans(trials: Iterable[Trial]) -> list[ProbedPlan]:
     """Every plan that was probed beside the default, in the order of the first probes."""
     done = ended(trials)
     if not done or done[0].params is None:
@@ -173,18 +175,20 @@ def factors(trials: Iterable[Trial]) -> list[Factor]:
     for trial, own in zip(done, mine, strict=True):
         if not own and trial.params and not any(same(trial.params, p) for p in plans):
             plans.append(trial.params)
-    made: list[tuple[Factor, list[_Run]]] = []
+    made: list[tuple[ProbedPlan, list[_Run]]] = []
     for point in plans:
         at = [i for i, trial in enumerate(done) if same(trial.params, point)]
         runs = [run for i in at if (run := _run(i, found, mine)) is not None]
         last = done[at[-1]]
-        state = Factor(point, changes(point, default), state=str(last.state), reason=last.reason)
+        state = ProbedPlan(
+            point, changes(point, default), state=str(last.state), reason=last.reason
+        )
         made.append((state, runs))
     compared = sum(bool(runs) for _, runs in made)
-    return [_factor(state, runs, noise, compared) for state, runs in made]
+    return [_of_runs(state, runs, noise, compared) for state, runs in made]
 
 
-def default_plan(trials: Iterable[Trial]) -> Factor | None:
+def default_plan(trials: Iterable[Trial]) -> ProbedPlan | None:
     """The default plan, with its seconds per sample and bytes; None where it is not measured."""
     done = ended(trials)
     found = [measured(t) for t in done if same(t.params, done[0].params)]
@@ -193,7 +197,8 @@ def default_plan(trials: Iterable[Trial]) -> Factor | None:
         return None
     peaks = [m.peak for m in known if m.peak is not None]
     seconds, peak = fmean(m.seconds for m in known), max(peaks, default=None)
-    return Factor(done[0].params or {}, (), len(known), seconds=seconds, peak=peak)
+    setup = min(m.setup_seconds for m in known)
+    return ProbedPlan(done[0].params or {}, (), len(known), seconds=seconds, peak=peak, setup=setup)
 
 
 def _run(at: int, found: Sequence[Measured | None], mine: Sequence[bool]) -> _Run | None:
@@ -205,7 +210,7 @@ def _run(at: int, found: Sequence[Measured | None], mine: Sequence[bool]) -> _Ru
     return _Run(own, tuple(beside)) if own is not None and beside else None
 
 
-def _factor(plan: Factor, runs: Sequence[_Run], noise: _Noise, compared: int) -> Factor:
+def _of_runs(plan: ProbedPlan, runs: Sequence[_Run], noise: _Noise, compared: int) -> ProbedPlan:
     """The plan with what its runs say, by Student's t with Welch's degrees of freedom.
 
     Args:
@@ -228,6 +233,7 @@ def _factor(plan: Factor, runs: Sequence[_Run], noise: _Noise, compared: int) ->
         interval=(math.exp(mean - reach), math.exp(mean + reach) if reach < 700 else math.inf),
         seconds=fmean(run.own.seconds for run in runs),
         peak=max(peaks, default=None),
+        setup=min(run.own.setup_seconds for run in runs),
         least=math.exp(mean - surely),
     )
 
@@ -243,7 +249,7 @@ def _reach(parts: Sequence[tuple[float, float]], level: float) -> float:
     return student_t(freedom, level) * math.sqrt(total)
 
 
-def pareto(plans: Sequence[Factor]) -> list[Factor]:
+def pareto(plans: Sequence[ProbedPlan]) -> list[ProbedPlan]:
     """The plans for which no other has both fewer seconds per sample and fewer bytes.
 
     Where the bytes of any are not known, seconds alone count: a plan that fits is then as good as
@@ -253,7 +259,7 @@ def pareto(plans: Sequence[Factor]) -> list[Factor]:
     if any(plan.peak is None for plan in known):
         return [min(known, key=lambda p: p.seconds or 0.0)] if known else []
 
-    def beats(one: Factor, other: Factor) -> bool:
+    def beats(one: ProbedPlan, other: ProbedPlan) -> bool:
         a = one.seconds or 0.0, one.peak or 0.0
         b = other.seconds or 0.0, other.peak or 0.0
         return a[0] <= b[0] and a[1] <= b[1] and a != b

@@ -29,8 +29,8 @@ from torch import Tensor
 
 from trainers.evaluation import sums
 from trainers.memory.precision import DTYPES, numerics
+from trainers.parallel.protocol import Forward
 from trainers.parallel.ranks import Ranks, device
-from trainers.parallel.seam import Forward
 from trainers.parallel.single import Single
 from trainers.parallel.states import reshaped
 from trainers.training import Training
@@ -38,7 +38,7 @@ from trainers.training import Training
 Weights = Mapping[str, Tensor]
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[2].split(chr(0x1f)); "
-    "from trainers.beside import main; main(int(sys.argv[1]))"
+    "from trainers.validation_process import main; main(int(sys.argv[1]))"
 )
 _PAUSE_SECONDS = 0.5  # between two looks whether the rank is there
 _END_SECONDS = 5.0  # for a process that has closed its connection to end

@@ -22,10 +22,10 @@ from trainers.parallel import context, mesh, tensor, topology
 from trainers.parallel.exposed import Exposed
 from trainers.parallel.matrices import beside
 from trainers.parallel.pipeline import Pipelined
+from trainers.parallel.protocol import Forward, Parallel
 from trainers.parallel.ranks import Ranks, along
 from trainers.parallel.replicate import Replicated
 from trainers.parallel.rows import WithClasses
-from trainers.parallel.seam import Forward, Parallel
 from trainers.parallel.shard import RESHARD, Sharded
 from trainers.parallel.single import Single
 from trainers.parallel.update import Everywhere, Update

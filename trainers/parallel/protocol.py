@@ -1,4 +1,4 @@
-"""The seam between a learner and how the ranks of a training divide its work: the gradients.
+"""What a learner asks of each way to divide the work of a training over ranks: the gradients.
 
 A pipeline owns its forward and backward passes, and a sharded model gathers its weights in them. So
 a learner asks for gradients, and knows nothing of either.
