@@ -133,7 +133,8 @@ def image_shape(settings: Settings, weights: Mapping[str, Tensor]) -> tuple[int,
     if settings.model == "mlp":
         return trained_weights.outer(weights)[0].shape[1] // (side * side), side, side
     # Transformers have class tokens and positions, (1, ...), in front of the first convolution.
-    first = next(value for value in weights.values() if value.dim() == 4 and len(value) > 1)
+    kernels = (v for name, v in weights.items() if v.dim() == 4 and name.endswith("weight"))
+    first = next(kernels)
     return first.shape[1], side, side
 
 

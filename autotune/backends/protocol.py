@@ -43,6 +43,10 @@ class Launch:
     evaluations: int | None = None
 
 
+UNSEEN = "the driver does not see"
+"""With this the `save_error` of a checkpoint begins that workers have written elsewhere."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """All ranks wait at a milestone.

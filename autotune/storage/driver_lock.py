@@ -30,7 +30,7 @@ def take(file: IO[bytes], folder: Path) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        except BlockingIOError:
+        except (BlockingIOError, PermissionError):  # the second on some network file systems
             if not left:
                 raise UserError(in_use(folder)) from None
         except OSError as error:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autotune.algorithms.ranking.disturbed import to_run_again
 from autotune.algorithms.ranking.finalists import next_to_confirm
-from autotune.algorithms.ranking.repeats import confirming
+from autotune.algorithms.ranking.repeats import PROBE, confirming
 from autotune.storage.journal import Journal
 from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult, of_entries
@@ -26,8 +26,9 @@ def complete(result: StudyResult, options: StudyOptions) -> bool:
 
 
 def all_failed(result: StudyResult) -> bool:
-    """Whether the study has trials, and each of them has failed."""
-    return bool(result.trials) and all(t.state is State.FAILED for t in result.trials)
+    """Whether the study has trials, and each of them has failed, whatever probes did."""
+    compared = [t for t in result.trials if t.kind != PROBE]
+    return bool(compared) and all(t.state is State.FAILED for t in compared)
 
 
 def completed(

@@ -138,8 +138,8 @@ def check_mirrored(study: str, folder: Path, options: StudyOptions) -> None:
 def _all_failed(folder: Path) -> int:
     """How many trials the study has, if each of them has failed; else 0."""
     events = [e for e in journal.entries(folder) if not isinstance(e, Opened | Closed)]
-    trials = fold(events)
-    return len(trials) if all(t.state is State.FAILED for t in trials.values()) else 0
+    trials = [t for t in fold(events).values() if t.kind != PROBE]
+    return len(trials) if all(t.state is State.FAILED for t in trials) else 0
 
 
 def _difference(existing: Manifest, new: Manifest) -> str:

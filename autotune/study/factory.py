@@ -91,8 +91,8 @@ def make_parts(
     own["look"] = None  # until it is known where the trials run
     own["stages"] = made_stages(experiment, options)
     own["shared_beginnings"] = made_beginnings(experiment, options)
-    planned = [f.name for f in fields(StudySettings) if f.name not in own]
-    values: dict[str, Any] = {**own, **{name: getattr(options, name) for name in planned}}
+    named = [f.name for f in fields(StudySettings) if f.name not in own]
+    values: dict[str, Any] = {**own, **{name: getattr(options, name) for name in named}}
     settings = StudySettings(**values)
     stages, space = settings.stages, experiment.space
     if stages is None:

@@ -156,14 +156,14 @@ def carry_out(
     if not isinstance(experiment, Experiment):
         raise UserError(f"run needs an Experiment but got {experiment!r:.80}")
     check_trainer(experiment)
-    here = place.is_here(options) and is_watched()
-    busy = f"warning: {said}" if here and options.search and (said := start_warning()) else ""
     folder = options.folder(experiment.name)
     existing = existing or Manifest.existing(folder)
     kept = with_result(folder, existing)
     experiment = in_its_space(place.scaled(experiment, options, kept), kept)
     choice, backend, parts = factory.decided(experiment, options, existing, kept)
     options = choice.options
+    here = place.is_here(options) and is_watched()
+    busy = f"warning: {said}" if here and options.search and (said := start_warning()) else ""
     current = resolved(
         experiment,
         options,

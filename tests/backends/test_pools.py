@@ -250,7 +250,7 @@ def test_a_function_that_swallows_its_stop_costs_its_processes_and_not_the_study
     assert [t.state for t in result.trials] == [State.REACHED] * 2
     assert [t.reports[-1].step for t in result.trials] == [300] * 2, "later reports do not count"
     assert last(result.trials[0])["pid"] != last(result.trials[1])["pid"]
-    why = "workers are started anew after trial 0: a trainer still runs 0.1 s after it was stopped"
+    why = "workers are started anew after trial 0: a trainer reports on, 0.1 s after it was stopped"
     assert capsys.readouterr().err.count(why) == 1
 
 

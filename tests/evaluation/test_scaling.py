@@ -329,7 +329,7 @@ def test_a_study_predicts_other_numbers_of_workers(
         assert [low, high] == pytest.approx(ends)
     first = found["to_be_surer"][0]
     assert first["why"] == "what messages cost on 8 workers is not measured"
-    run, _, scale_again = first["how"].partition(" && ")
+    run, _, scale_again = first["how"].partition("; ")
     assert run.startswith("autotune run RECIPE --workers 8 --from ")
     assert shlex.split(run)[7:] == [
         *("--trials", "2", "--stages", "off", "--pruner", "none"),

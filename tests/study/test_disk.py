@@ -133,7 +133,7 @@ def test_workers_on_a_full_disk_go_on_without_checkpoints_and_then_from_the_last
     with pytest.raises(at.StudyError, match=r"journal\.jsonl: No space left on device"):
         real(folder, watch=watch)
     said = capfd.readouterr().err
-    assert "warning: trial 0: a checkpoint could not be written: No space left on device" in said
+    assert "warning: trial 0: no checkpoint: No space left on device" in said
     nothing_is_half_written(folder)
     small.free()
     result = real(folder)

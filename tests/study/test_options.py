@@ -185,7 +185,7 @@ def test_options_that_exclude_each_other() -> None:
             StudyOptions(trials=2, seeds=(1, 2), **more)
 
 
-def test_a_driver_s_plan_takes_its_values_from_options_of_the_same_names() -> None:
+def test_a_driver_s_settings_take_their_values_from_options_of_the_same_names() -> None:
     own = {"experiment", "pruner", "controller", "checkpoints", "look"}
     assert {f.name for f in fields(StudySettings)} - own <= {*NAMES}
 

@@ -49,8 +49,8 @@ def effects_of(train: Callable[..., Any]) -> Mapping[str, str]:
         raise UserError(f"the trainer's effects must be a dict of keys but got {shown(found)}")
     for key, effect in found.items():
         if effect not in EFFECTS:
-            said_of_it = unknown("effect", effect, EFFECTS)
-            raise UserError(f"the trainer's effects: {key} has an {said_of_it}")
+            problem = unknown("effect", effect, EFFECTS)
+            raise UserError(f"the trainer's effects: {key} has an {problem}")
     return found
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.backends.protocol import (
+    UNSEEN,
     Finished,
     Launch,
     Measured,
@@ -208,8 +209,8 @@ def _checkpoint(group: Group, answers: dict[int, Answer]) -> tuple[Checkpoint | 
         return None, str(error)
     if not {f"rank-{rank}.pt" for rank in ranks} <= names:  # they are on another node's own disk
         root = checkpoint_files.root_of(pending.folder)  # of all: it is said once
-        unseen = f"the driver does not see what workers wrote to {root}"
-        return None, f"{unseen}: give checkpoint_folder a folder that all nodes share, or a URL"
+        share = "give checkpoint_folder a folder that all nodes share, or a URL"
+        return None, f"{UNSEEN} what workers wrote to {root}: {share}"
     sums = tuple(pending.sums[rank] for rank in ranks)
     return Checkpoint(pending.step, pending.folder, pending.clock, sums), ""
 

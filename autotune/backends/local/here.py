@@ -150,6 +150,8 @@ class ThisProcess:
             with self._bound():
                 self._rank.stop(None)
         self._group.launch = None
+        if left := reporting.left_running():
+            print(f"warning: {left}: it still trains in this process", file=sys.stderr)
         self._rank.leave()
         self._rank = None  # type: ignore[assignment]
         os.environ.clear()

@@ -24,7 +24,8 @@ from autotune.trial.checks import whole
 from autotune.trial.trainer import is_generator
 
 _WAIT_SECONDS = 1.0  # at a time, for a trainer's next milestone
-_END_SECONDS = 30.0  # for a stopped function to end: frameworks end loaders, loggers and threads
+_PAUSE_SECONDS = 0.1  # at a time, for a stopped function's end, which an ended thread cuts short
+_END_SECONDS = 30.0  # for a function that reports again after it was stopped: it may clean up
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class _Session:
         self.milestones: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[Change | None] = queue.SimpleQueue()
         self.stopped = False
+        self.raised_at: list[float] = []  # the first is the stop; then the function has ignored it
         self.step: int | None = None  # of the last report
         self.paused_at: float | None = None
         self.eval_seconds = 0.0
@@ -93,11 +95,19 @@ class _Session:
     def check(self) -> None:
         """Raise a StopTrial if the trial has been stopped, however often that was said before."""
         if self.stopped:
+            if len(self.raised_at) < 2:
+                self.raised_at.append(time.monotonic())
             raise StopTrial
 
     def stop(self) -> None:
         self.stopped = True
         self.answers.put(None)  # for a function that waits
+
+    @property
+    def ignores(self) -> bool:
+        """Whether the function has gone on for long after a stop that it swallowed."""
+        again = self.raised_at[1:2]
+        return bool(again) and time.monotonic() - again[0] >= _END_SECONDS
 
 
 class _OfThread(threading.local):
@@ -192,7 +202,7 @@ def left_running() -> str:
     """Why no other trial can run in this process, or an empty string: a function has not ended."""
     if any(thread.is_alive() for thread in _left):
         must = "`except BaseException` and a bare `except` must raise StopTrial again"
-        return f"a trainer still runs {_END_SECONDS:g} s after it was stopped ({must})"
+        return f"a trainer reports on, {_END_SECONDS:g} s after it was stopped ({must})"
     return ""
 
 
@@ -251,8 +261,8 @@ def _on_thread(
     finally:
         session.stop()
         try:
-            if thread.is_alive():
-                thread.join(_END_SECONDS)  # another interrupt leaves it sooner
+            while thread.is_alive() and not session.ignores:
+                thread.join(_PAUSE_SECONDS)  # another interrupt leaves it sooner
         finally:
             _session = None
             if thread.is_alive():

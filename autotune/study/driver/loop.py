@@ -23,6 +23,7 @@ import math
 
 from autotune.algorithms.samplers import Sampler
 from autotune.backends.protocol import (
+    UNSEEN,
     Finished,
     Measured,
     Progress,
@@ -243,8 +244,9 @@ class Loop:
         state.unreachable.pop(number, None)
         checkpoints.saved(state, state.trials[number], signal.saved)
         if signal.save_error:
-            said = f"trial {number}: a checkpoint could not be written: {signal.save_error}"
-            state.warn_once(said, about=signal.save_error)  # it is the same of each trial
+            unseen = signal.save_error.startswith(UNSEEN)  # which is the same of every trial
+            said = f"trial {number}: no checkpoint: {signal.save_error}"
+            state.warn_once(said, about=UNSEEN if unseen else "")
         if signal.report is None:
             self.go_on(number)
         elif not limits.asked(state, signal):

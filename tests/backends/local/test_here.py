@@ -109,7 +109,9 @@ def test_a_function_that_swallows_its_stop_ends_a_study_here_in_one_line(
             with contextlib.suppress(BaseException):
                 at.report(step, {METRIC: step / 1000})
 
-    says = "^no other trial can start in this process: a trainer still runs .* after it was stopped"
+    says = (
+        "^no other trial can start in this process: a trainer reports on, .* after it was stopped"
+    )
     try:
         with pytest.raises(at.StudyError, match=says):
             study(deaf, tmp_path, configs=[{"rate": r, "fault": None} for r in (1.0, 2.0)])

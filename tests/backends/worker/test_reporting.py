@@ -292,7 +292,7 @@ def test_a_function_that_swallows_its_stop_runs_on_and_is_not_recorded(
     made = steps(deaf, {})
     next(made)
     made.close()
-    assert left_running().startswith("a trainer still runs 0.01 s after it was stopped")
+    assert left_running().startswith("a trainer reports on, 0.01 s after it was stopped")
     assert [(m.step, m.evaluate()) for m in steps(following, {})] == [(1, {"acc": 1.0})]
     assert caught == [StopTrial] * 3
     for thread in [t for t in threading.enumerate() if t.name == NAME]:

@@ -23,10 +23,11 @@ from autotune.backends.simulator import OUT_OF_MEMORY, SimCurve, SimPool
 from autotune.evaluation import summary
 from autotune.space.search_space import Choice, SearchSpace
 from autotune.storage.journal import JOURNAL
-from autotune.study import stages
+from autotune.study import completed, continuing, stages
 from autotune.study.driver import probing
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
+from autotune.study.result import load_study
 from autotune.trial import State, Trial
 
 DEFAULT = {name: BASELINE[name] for name in KNOBS if name in BASELINE}
@@ -252,6 +253,24 @@ def test_a_default_that_does_not_fit_into_memory_leaves_one_stage(fast_path: Pat
     assert plan(result.best)["shard_degree"] == 2
     again = study(fast_path, 14, curve=curve({}, ends=ends))
     assert len(probes(again.trials)) == 1
+
+
+def failing(config: dict[str, Any], seed: int, *, again: list[bool]) -> SimCurve:
+    """All fail but the probes, which have the baseline's rate: it is the first to run."""
+    ends = not again or config["rate"] != BASELINE["rate"]
+    again.append(True)
+    return SimCurve([], end="ValueError: no such file") if ends else curve()(config, seed)
+
+
+def test_probes_do_not_hide_that_every_trial_failed(fast_path: Path) -> None:
+    """Nor keep the mended trainer from a study of its own."""
+    with pytest.raises(at.StudyError, match="every trial failed; the last: ValueError: no such"):
+        study(fast_path, 3, curve=partial(failing, again=[]))
+    known = load_study(fast_path)
+    assert {t.reason for t in probes(known.trials)} == {"probed"}
+    assert {t.state for t in known.searched} == {State.FAILED}
+    assert completed.all_failed(known)
+    assert continuing._all_failed(fast_path) == 3
 
 
 def test_off_searches_all_of_it(fast_path: Path) -> None:
