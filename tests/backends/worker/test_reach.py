@@ -163,7 +163,7 @@ def test_nothing_is_written_into_the_mount_point_of_a_mount_that_is_gone(
     assert begun == [0, known[-1]]
     assert known[-1] == 100, "of that at 200 the driver heard when the mount was gone"
     (root,) = mount.iterdir()
-    assert f"could not be written: {root} is not there" in capfd.readouterr().err
+    assert f"no checkpoint: {root} is not there" in capfd.readouterr().err
     assert trial.checkpoint is not None
     assert trial.checkpoint.step == 800, "what is written once it is back counts"
 
