@@ -63,10 +63,11 @@ def run(given: RunArguments) -> int:
 
 
 def resume(given: ResumeArguments) -> int:
+    from autotune.algorithms.ranking.repeats import all_failed
     from autotune.evaluation import register
     from autotune.evaluation.export import replay
     from autotune.study import earlier, recipes
-    from autotune.study.completed import all_failed, complete
+    from autotune.study.completed import complete
     from autotune.study.manifest import Manifest
     from autotune.study.result import read
 
@@ -85,7 +86,7 @@ def resume(given: ResumeArguments) -> int:
         return _replay(replay.read(exported), options.trials, options, output, manifest)
     result = read(folder, manifest.target)
     # A mended trainer begins one anew of which every trial failed.
-    ended = complete(result, options) and not all_failed(result)
+    ended = complete(result, options) and not all_failed(result.trials)
     if not ended or given.register:
         _check_recipe(folder, manifest, earlier.go_on(manifest, folder, options.trials))
         options = checked(options, given.register)

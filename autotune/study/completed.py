@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from autotune.algorithms.ranking.disturbed import to_run_again
 from autotune.algorithms.ranking.finalists import next_to_confirm
-from autotune.algorithms.ranking.repeats import PROBE, confirming
+from autotune.algorithms.ranking.repeats import all_failed, confirming
 from autotune.storage.journal import Journal
 from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult, of_entries
-from autotune.trial import State, Target
+from autotune.trial import Target
 
 
 def complete(result: StudyResult, options: StudyOptions) -> bool:
@@ -25,12 +25,6 @@ def complete(result: StudyResult, options: StudyOptions) -> bool:
     return not left and (not search or len(result.searched) >= options.trials)
 
 
-def all_failed(result: StudyResult) -> bool:
-    """Whether the study has trials, and each of them has failed, whatever probes did."""
-    compared = [t for t in result.trials if t.kind != PROBE]
-    return bool(compared) and all(t.state is State.FAILED for t in compared)
-
-
 def completed(
     journal: Journal, target: Target, options: StudyOptions, again: Callable[..., StudyResult]
 ) -> StudyResult | None:
@@ -42,7 +36,7 @@ def completed(
         return None
     folder = journal.path.parent
     result = of_entries(folder, target, journal.entries)
-    if all_failed(result) or not complete(result, options):
+    if all_failed(result.trials) or not complete(result, options):
         return None
     if options.tracking_uri != "off":
         from autotune.tracking import mirror

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.algorithms.ranking.repeats import PROBE
+from autotune.algorithms.ranking.repeats import PROBE, all_failed
 from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.errors import UserError
 from autotune.storage import journal, long_text
@@ -21,7 +21,7 @@ from autotune.study.experiment import Experiment
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
 from autotune.study.space_json import describe, space_from_json
-from autotune.trial import Reported, State, Suggested, fold
+from autotune.trial import Reported, Suggested, fold
 
 _FILES = ("mlflow.json", EXPERIENCE, EXPERIMENT_JSON, JOURNAL)
 _FOLDERS = ("checkpoints", long_text.ERRORS)
@@ -138,8 +138,8 @@ def check_mirrored(study: str, folder: Path, options: StudyOptions) -> None:
 def _all_failed(folder: Path) -> int:
     """How many trials the study has, if each of them has failed; else 0."""
     events = [e for e in journal.entries(folder) if not isinstance(e, Opened | Closed)]
-    trials = [t for t in fold(events).values() if t.kind != PROBE]
-    return len(trials) if all(t.state is State.FAILED for t in trials) else 0
+    trials = fold(events).values()
+    return sum(t.kind != PROBE for t in trials) if all_failed(trials) else 0
 
 
 def _difference(existing: Manifest, new: Manifest) -> str:

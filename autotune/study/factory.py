@@ -200,23 +200,19 @@ def make_sampler(
     if hasattr(sampler, "ask"):
         made: Sampler = sampler
         return made
+    about = settings.experiment.space, settings.experiment.target, settings.seed
     if sampler == "convergence":
         from autotune.algorithms.samplers.convergence import ConvergenceSampler
 
-        return ConvergenceSampler(
-            settings.experiment.space, settings.experiment.target, settings.seed
-        )
+        return ConvergenceSampler(*about)
     if isinstance(sampler, str) and sampler.partition(":")[0] == "policy":
-        about = settings.experiment.space, settings.experiment.target, settings.seed
         return PolicySampler(sampler, *about, from_document(start) if start else None)
     if not isinstance(sampler, str) and not hasattr(sampler, "sample_relative"):
         needed = "a name, a sampler of Optuna, or an object with ask(number, trials)"
         raise UserError(f"sampler must be {needed}, but got {shown(sampler)}")
     from autotune.algorithms.samplers.optuna import OptunaSampler
 
-    return OptunaSampler(
-        sampler, settings.experiment.space, settings.experiment.target, settings.seed
-    )
+    return OptunaSampler(sampler, *about)
 
 
 # --- pruners and controllers ----------------------------------------------------------------------

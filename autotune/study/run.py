@@ -31,7 +31,7 @@ from autotune.study.manifest import Manifest, manifest_scaling, resolved
 from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult
 from autotune.study.watches import after_notes, metered, one_after_the_other, saving
-from autotune.trial import Trial
+from autotune.trial import INTERRUPTED, Trial
 
 
 @by_keyword(StudyOptions)
@@ -135,7 +135,7 @@ def _until_interrupted(experiment: Experiment, options: StudyOptions) -> StudyRe
     folder = options.folder(experiment.name) if isinstance(experiment, Experiment) else Path()
     try:
         result, manifest = carry_out(experiment, options)
-        if result.ended == "interrupted":
+        if result.ended == INTERRUPTED:
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         if (folder / JOURNAL).is_file():

@@ -19,6 +19,7 @@ Params = Mapping[str, Any]
 BUDGET, INTERRUPTED = "budget", "interrupted"
 INTERRUPTED_REASONS = (BUDGET, INTERRUPTED)  # ends without a result for the configuration
 DIVERGED, FINISHED, LIMIT = "diverged", "finished", "limit"
+MISSED_REASONS = (DIVERGED, FINISHED, LIMIT)  # ends after which a trial cannot reach the target
 EXPLOITED = "exploited"  # a fork has replaced it
 DRIVER_RESTARTED = "driver restarted"  # an interruption that is no failure
 DISTURBED_SHARE = 0.8  # a trial that trained for less of its time was disturbed

@@ -56,11 +56,7 @@ def read(path: str) -> dict[str, Tensor]:
         raise ValueError(f"weights: {path} cannot be read: {one_line(error)}") from None
     try:
         tensors = _tensors(found)
-    except (
-        KeyError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # of what `trainers.model_file` has packed
+    except (KeyError, RuntimeError, ValueError) as error:  # of what `model_file` has packed
         raise ValueError(f"weights: {path} cannot be read: {one_line(error)}") from None
     if not tensors:
         raise ValueError(f"weights: {path} has no state dictionary")

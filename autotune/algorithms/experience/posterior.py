@@ -19,7 +19,7 @@ from autotune.algorithms.experience.known_task import MARKS, Array
 from autotune.algorithms.experience.model import Predictions
 from autotune.algorithms.ranking.equal_time import GapCurves
 from autotune.algorithms.ranking.trial_index import common_prefix_length
-from autotune.trial import DIVERGED, FINISHED, LIMIT, State, Target, Trial
+from autotune.trial import FINISHED, MISSED_REASONS, State, Target, Trial
 
 _NOISE = 0.5  # standard deviation of a log time about its prediction
 _PLACE_NOISE = 1.0  # of the difference of two trials' normal scores
@@ -27,8 +27,6 @@ _FLOOR = 0.05  # probability of anything under each hypothesis, so that none is 
 _SCALES = (-2.0, -1.0, 0.0, 1.0, 2.0)  # steps of a time scale: see `_STEP`
 _STEP = 2  # marks of a curve that a step is: a factor of 1.88 in time
 _SCALE_SPREAD = 1.0  # steps: standard deviation of the time scale
-NEVER = (DIVERGED, FINISHED, LIMIT)
-"""Reasons of ends after which a trial would not have reached the target later."""
 _GENEROUS = 5.0  # times as long as the longest trial may be the limit that shares refer to
 _NONE = 0.2  # probability that the study is like none of the known ones
 _OTHERS_MISS = 0.85  # under that hypothesis, the share of trials that never reach the target
@@ -107,7 +105,7 @@ def posterior(
     for i, trial in enumerate(trials[len(known) : MOST], start=len(known)):
         if target.timed:
             log = math.log(max(trial.seconds / limit, 1e-6))
-            log = max(log, 0.0) if trial.reason in NEVER else log
+            log = max(log, 0.0) if trial.reason in MISSED_REASONS else log
             own, other = of_time(log, trial.state is State.REACHED, predicted.of([i]))
             logs, none = logs + own, none + other
         pairs = [(j, *compared(trials[j], trial, target, evidence.curves)) for j in range(i)]

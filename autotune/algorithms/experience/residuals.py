@@ -10,7 +10,6 @@ import numpy as np
 from autotune.algorithms.experience.known_task import Array
 from autotune.algorithms.experience.model import Predictions
 from autotune.algorithms.experience.posterior import (
-    NEVER,
     Posterior,
     compared,
     lead_chances,
@@ -18,7 +17,7 @@ from autotune.algorithms.experience.posterior import (
     shifts,
 )
 from autotune.algorithms.ranking.equal_time import GapCurves
-from autotune.trial import DIVERGED, State, Target, Trial
+from autotune.trial import DIVERGED, MISSED_REASONS, State, Target, Trial
 
 _DIVERGED = 1.6  # log time of a trial that diverged: that of the worst of a known task's
 _SURPRISE = 1.5  # log time of a trial that lost to all others, and was expected to lose to none
@@ -49,7 +48,7 @@ def residuals(
         slower = _SURPRISE * _surprise(i, trials, predicted, target, curves, limit)
         if target.timed:
             log = math.log(max(trial.seconds / limit, 1e-6))
-            log = max(log, 0.0) if trial.reason in NEVER else log
+            log = max(log, 0.0) if trial.reason in MISSED_REASONS else log
             at_scale = predicted.logs[:, i, None] + shifts()[None]
             late = log - at_scale
             if trial.reason == DIVERGED:

@@ -64,7 +64,8 @@ class Line:
 def lines(trials: Sequence[Trial]) -> list[Line]:
     """One line for each plan that was probed beside the default, in the order of the probes."""
     known, kept = probed_plans(trials), chosen(trials)
-    front, default = _front(trials, known), default_plan(trials)
+    default = default_plan(trials)
+    front = _front(default, known)
     usual = default.setup if default is not None else None
     return [
         Line(
@@ -79,16 +80,15 @@ def lines(trials: Sequence[Trial]) -> list[Line]:
     ]
 
 
-def _front(trials: Sequence[Trial], known: Sequence[ProbedPlan]) -> list[ProbedPlan]:
+def _front(default: ProbedPlan | None, known: Sequence[ProbedPlan]) -> list[ProbedPlan]:
     """The Pareto set of the plans that have measured, the default first if it is one of them."""
-    default = default_plan(trials)
     own = [plan for plan in known if not plan.failed]
     return pareto([default, *own] if default is not None else own)
 
 
 def pareto_text(trials: Sequence[Trial]) -> str:
     """Which plans no other one beats in both seconds and bytes; empty where none is measured."""
-    front = _front(trials, probed_plans(trials))
+    front = _front(default_plan(trials), probed_plans(trials))
     if not front:
         return ""
     by = "seconds per sample (bytes are not known)"

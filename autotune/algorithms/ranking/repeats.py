@@ -47,6 +47,12 @@ def probes(trials: Iterable[Trial]) -> list[Trial]:
     return sorted((t for t in trials if t.kind == PROBE), key=lambda t: t.number)
 
 
+def all_failed(trials: Iterable[Trial]) -> bool:
+    """Whether there are trials, and each of them has FAILED, whatever probes did."""
+    compared = [t for t in trials if t.kind != PROBE]
+    return bool(compared) and all(t.state is State.FAILED for t in compared)
+
+
 def confirming(trials: Sequence[Trial]) -> list[Trial]:
     """The confirmations of searched trials; the trials of a replay are none."""
     return [t for t in trials if t.kind == CONFIRM and t.repeats is not None]

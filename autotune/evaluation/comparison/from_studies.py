@@ -24,10 +24,8 @@ from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.study.rows import plain
 from autotune.trial import (
-    DIVERGED,
-    FINISHED,
     INTERRUPTED_REASONS,
-    LIMIT,
+    MISSED_REASONS,
     STEPS,
     Hardware,
     State,
@@ -35,8 +33,6 @@ from autotune.trial import (
     Trial,
     usual_hardware,
 )
-
-_MISSED = (DIVERGED, FINISHED, LIMIT)  # ends after which a run cannot reach the target
 
 
 @dataclass(frozen=True)
@@ -234,7 +230,7 @@ def _excluded(trial: Trial, hardware: Hardware | None) -> str:
 def _run(study: Study, trial: Trial) -> Run:
     """The trial as a run; one that cannot reach the target any more exceeds the limit."""
     metric, last = study.target.metric, trial.reports[-1]
-    late = trial.state is State.CENSORED and trial.reason in _MISSED
+    late = trial.state is State.CENSORED and trial.reason in MISSED_REASONS
     late = late or missed(trial) is not trial
     seconds = study.target.horizon if late else trial.seconds
     ranks = trial.hardware.num_workers

@@ -38,9 +38,8 @@ def start(state: StudyState, trial: Trial) -> None:
         PROBE_EVALUATIONS if trial.kind == PROBE else None,
     )
     ran, began = state.pool.start(launch), began_on(trial, state.trials)
-    mixed = (
-        state.settings.mix_hardware or state.target.clock == STEPS
-    )  # which are the same anywhere
+    # steps are the same anywhere
+    mixed = state.settings.mix_hardware or state.target.clock == STEPS
     hardware = trial_fingerprint(ran, began, mixed)
     at = state.elapsed()
     waited = at - trial.waiting_since

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 
+from autotune.algorithms.ranking.repeats import all_failed
 from autotune.algorithms.samplers import Sampler
 from autotune.backends.protocol import (
     UNSEEN,
@@ -123,7 +124,7 @@ class Loop:
             decisions.end(self.state, trial.number, State.CENSORED, Stop(why or "not needed"))
         checkpoints.sweep(self.state)  # a trial's last checkpoint may come after its own sweep
         ended = list(self.state.compared.values())
-        if ended and all(t.state is State.FAILED for t in ended) and not why:
+        if all_failed(ended) and not why:
             raise StudyError(f"every trial failed; the last: {ended[-1].reason}")
         decisions.check_numbers(ended, self.state.target.metric)
         interrupted = any(t.reason in INTERRUPTED_REASONS for t in self.state.all_trials())

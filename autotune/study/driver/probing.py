@@ -124,10 +124,13 @@ class Probing:
         Where probes cannot decide it, none is fixed: its parameters are searched like all others.
         """
         state, trials = self._state, list(self._state.trials.values())
-        plan = chosen(trials)
         self._settled = True
-        fixed = self._parameters.fixed(plan.point if plan is not None else self._first)
-        self._sampler.fix({} if any(map(nothing_decided, ended(trials)[:1])) else fixed)
+        done, plan = ended(trials), chosen(trials)
+        if done and nothing_decided(done[0]):
+            self._sampler.fix({})
+        else:
+            point = plan.point if plan is not None else self._first
+            self._sampler.fix(self._parameters.fixed(point))
         begun = any(t.ask is not None for t in state.compared.values())
         if state.pool.realtime and not begun and (said := decision(trials)):
             say(f"plan: {said}")

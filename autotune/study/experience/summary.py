@@ -23,7 +23,7 @@ from autotune.study.experience.document import Summary
 from autotune.study.experience.words import is_common
 from autotune.study.manifest import Manifest
 from autotune.study.space_json import describe
-from autotune.trial import State, Target, Trial, usual_hardware
+from autotune.trial import MISSED_REASONS, State, Target, Trial, usual_hardware
 
 if TYPE_CHECKING:
     from autotune.study.experiment import Experiment
@@ -185,9 +185,7 @@ def _time(trial: Trial, limit: float) -> float | None:
 
 
 def _came_to_its_end(trial: Trial) -> bool:
-    from autotune.algorithms.experience.posterior import NEVER
-
-    return trial.state is State.COMPLETED or trial.reason in NEVER
+    return trial.state is State.COMPLETED or trial.reason in MISSED_REASONS
 
 
 def _ended(trial: Trial, limit: float) -> float:

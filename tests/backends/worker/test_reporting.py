@@ -269,7 +269,7 @@ def test_stop_trial_passes_through_what_a_framework_catches() -> None:
 def test_a_function_that_swallows_its_stop_runs_on_and_is_not_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each of its reports is told at once, also while the next trial reports."""
+    """Each of its reports raises at once, also while the next trial reports."""
     monkeypatch.setattr("autotune.backends.worker.reporting._END_SECONDS", 0.01)
     caught: list[type[BaseException]] = []
     later, done = threading.Event(), threading.Event()

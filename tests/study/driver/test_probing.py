@@ -269,7 +269,7 @@ def test_probes_do_not_hide_that_every_trial_failed(fast_path: Path) -> None:
     known = load_study(fast_path)
     assert {t.reason for t in probes(known.trials)} == {"probed"}
     assert {t.state for t in known.searched} == {State.FAILED}
-    assert completed.all_failed(known)
+    assert completed.all_failed(known.trials)
     assert continuing._all_failed(fast_path) == 3
 
 
