@@ -23,7 +23,8 @@ def status(folder: Path, as_json: bool) -> int:
     """Print how the study stands."""
     from autotune.algorithms.beginnings import missing
     from autotune.evaluation import experience
-    from autotune.storage import journal
+    from autotune.storage import driver_lock
+    from autotune.storage.journal import JOURNAL
     from autotune.study.experience import keeping
 
     manifest, result = study_in(folder)
@@ -38,7 +39,7 @@ def status(folder: Path, as_json: bool) -> int:
         "experience_summary": str(summarized) if summarized is not None else None,
         "confirmations": documents.confirmations(result, manifest.options),
         "no_shared_beginnings": missing(result.searched) if shares else "",
-        "driver_alive": journal.is_locked(folder),
+        "driver_alive": driver_lock.is_held(folder / JOURNAL),
     }
     tell(summary, as_json, text.print_status)
     return DONE

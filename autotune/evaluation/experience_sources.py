@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.errors import UserError, unknown
 from autotune.evaluation import studies
-from autotune.storage import journal
+from autotune.storage import driver_lock
 from autotune.storage.journal import JOURNAL
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import result
@@ -89,7 +89,7 @@ def _of_file(path: Path) -> list[Found]:
 
 
 def _of_folder(folder: Path, source: str) -> Found:
-    if journal.is_locked(folder):
+    if driver_lock.is_held(folder / JOURNAL):
         return Found(source, fault="it is still running")
     try:
         manifest = Manifest.read(folder)

@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune.errors import UserError
 from autotune.evaluation import summary
-from autotune.storage import journal
+from autotune.storage import driver_lock
 from autotune.storage import manifest as file
 from autotune.storage.journal import JOURNAL
 from autotune.storage.manifest import EXPERIMENT_JSON
@@ -98,7 +98,7 @@ def overview(folder: Path) -> Overview:
     """The study in a few words; one that cannot be read has its fault."""
     try:
         manifest = Manifest.read(folder)
-        alive = journal.is_locked(folder)
+        alive = driver_lock.is_held(folder / JOURNAL)
         result = results.read(folder, manifest.target, {manifest.target.metric})
         updated = datetime.fromtimestamp((folder / JOURNAL).stat().st_mtime, UTC)
     except (UserError, OSError) as error:
@@ -161,7 +161,7 @@ def stamp(folder: Path) -> object:
             own.append((0, 0))
         else:
             own.append((stat.st_size, stat.st_mtime_ns))
-    return (*own, journal.is_locked(folder))
+    return (*own, driver_lock.is_held(folder / JOURNAL))
 
 
 def _best(result: StudyResult) -> str:

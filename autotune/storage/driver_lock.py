@@ -9,6 +9,7 @@ from typing import IO
 
 from autotune.errors import UserError
 
+_TAKEN = BlockingIOError, PermissionError  # the second on some network file systems
 _TRIES, _PAUSE = 20, 0.05  # in all about a second: who lists studies holds the lock for a moment
 
 
@@ -30,7 +31,7 @@ def take(file: IO[bytes], folder: Path) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        except (BlockingIOError, PermissionError):  # the second on some network file systems
+        except _TAKEN:
             if not left:
                 raise UserError(in_use(folder)) from None
         except OSError as error:
@@ -39,3 +40,22 @@ def take(file: IO[bytes], folder: Path) -> None:
                 "local disk (--out, out=)"
             ) from None
         time.sleep(_PAUSE)
+
+
+def is_held(journal: Path) -> bool:
+    """Whether a driver has locked this journal now.
+
+    Not where files cannot be locked: no driver begins there, but what is there can be read.
+    """
+    try:
+        file = open(journal, "rb")
+    except OSError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except _TAKEN:
+            return True
+        except OSError:
+            return False
+    return False

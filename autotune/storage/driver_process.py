@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 
 from autotune.errors import UserError
-from autotune.storage import journal
+from autotune.storage import driver_lock
 from autotune.storage.journal import JOURNAL
 
 _LOCKS = Path("/proc/locks")
@@ -22,7 +22,7 @@ def find(folder: Path) -> int | None:
 
     Then no driver works on it, or it is on another machine, another user's, or not on Linux.
     """
-    if not journal.is_locked(folder):
+    if not driver_lock.is_held(folder / JOURNAL):
         return None
     try:
         file = (folder / JOURNAL).stat()
@@ -50,7 +50,7 @@ def stop(folder: Path) -> None:
     Raises:
         UserError: no driver works on it, or it cannot be found from here.
     """
-    if not journal.is_locked(folder):
+    if not driver_lock.is_held(folder / JOURNAL):
         raise UserError(f"no driver runs the study in {folder}")
     pid = find(folder)
     if pid is None or pid == os.getpid():

@@ -14,7 +14,6 @@ Lines of the versions before are read as they were.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import json
 import os
@@ -244,21 +243,6 @@ def entries(folder: Path) -> Iterator[Entry]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     yield from _entries(data, path)
-
-
-def is_locked(folder: Path) -> bool:
-    """Whether a driver is running the study in `folder` now.
-
-    Not where files cannot be locked: no driver begins there, but what is there can be read.
-    """
-    try:
-        with open(folder / JOURNAL, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _repair(file: IO[bytes], path: Path) -> list[Entry]:

@@ -13,7 +13,7 @@ from typing import Any
 from autotune.algorithms.ranking.repeats import PROBE, all_failed
 from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.errors import UserError
-from autotune.storage import journal, long_text
+from autotune.storage import driver_lock, journal, long_text
 from autotune.storage.driver_lock import in_use
 from autotune.storage.journal import JOURNAL, Closed, Opened
 from autotune.storage.manifest import EXPERIENCE, EXPERIMENT_JSON
@@ -43,7 +43,7 @@ def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bo
                 f"{folder} has a {JOURNAL} but no {EXPERIMENT_JSON}: choose another folder"
             )
         return new
-    if journal.is_locked(folder):
+    if driver_lock.is_held(folder / JOURNAL):
         raise UserError(in_use(folder))
     if not resume:
         raise UserError(f"{folder} holds the study {existing.name!r}: choose another folder")

@@ -380,7 +380,7 @@ def test_events_that_cannot_follow_are_one_clear_error(fast_path: Path) -> None:
 
 def test_a_second_opener_is_refused(fast_path: Path) -> None:
     with Journal(fast_path):
-        assert journal.is_locked(fast_path)
+        assert driver_lock.is_held(fast_path / JOURNAL)
         with pytest.raises(UserError, match=r"another process is running .* another folder"):
             Journal(fast_path)
         code = (
@@ -389,14 +389,14 @@ def test_a_second_opener_is_refused(fast_path: Path) -> None:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert "UserError: another process is running the study" in done.stderr
-    assert not journal.is_locked(fast_path)
+    assert not driver_lock.is_held(fast_path / JOURNAL)
     Journal(fast_path).__exit__(None, None, None)
 
 
 def test_who_lists_studies_keeps_no_driver_from_beginning(
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`is_locked` of another process has the lock for a moment."""
+    """`is_held` of another process has the lock for a moment."""
     Journal(fast_path).__exit__(None, None, None)
     with open(fast_path / JOURNAL, "rb") as listing:
         fcntl.flock(listing, fcntl.LOCK_SH)
@@ -412,6 +412,22 @@ def test_who_lists_studies_keeps_no_driver_from_beginning(
             assert len(pauses) == 3
 
 
+def test_a_lock_that_is_refused_for_its_permissions_is_a_driver_s(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some network file systems answer."""
+    Journal(fast_path).__exit__(None, None, None)
+
+    def refused(file: Any, how: int) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    monkeypatch.setattr(driver_lock, "time", SimpleNamespace(sleep=lambda seconds: None))
+    assert driver_lock.is_held(fast_path / JOURNAL)
+    with pytest.raises(UserError, match="another process is running the study"):
+        Journal(fast_path)
+
+
 def test_a_file_system_without_locks_is_not_taken_for_a_study_in_use(
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,7 +441,7 @@ def test_a_file_system_without_locks_is_not_taken_for_a_study_in_use(
         f"{fast_path}'s file system cannot lock files: {os.strerror(errno.ENOLCK)}: put the "
         "study on a local disk (--out, out=)"
     )
-    assert not journal.is_locked(fast_path)
+    assert not driver_lock.is_held(fast_path / JOURNAL)
 
 
 def test_a_folder_that_cannot_be_written_is_the_users_mistake(fast_path: Path) -> None:

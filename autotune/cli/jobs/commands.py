@@ -20,7 +20,8 @@ from autotune.cli.jobs.checks import check_utf8, environment, requirements
 from autotune.cli.jobs.submission import Cluster, Job, Submission
 from autotune.errors import UserError
 from autotune.evaluation import register
-from autotune.storage import journal
+from autotune.storage import driver_lock
+from autotune.storage.journal import JOURNAL
 from autotune.study import factory, recipe_arguments, recipes
 from autotune.study.option import OFF
 from autotune.study.options import StudyOptions
@@ -112,7 +113,7 @@ def _submission(given: SubmitArguments, selection: Selection) -> Submission:
     options = replace(options, mirror=options.mirror or out is None)
     if out is not None:
         home = os.path.normpath(out)
-        if journal.is_locked(out):
+        if driver_lock.is_held(out / JOURNAL):
             raise UserError(f"another process is running the study in {out}")
     else:
         home = f"{label(str(options.tracking_uri))} as {study}"

@@ -9,8 +9,9 @@ from typing import Any
 
 from autotune.algorithms.names import NO_CONTROLLER, POLICIES
 from autotune.errors import UserError
-from autotune.storage import journal
+from autotune.storage import driver_lock
 from autotune.storage import manifest as manifest_file
+from autotune.storage.journal import JOURNAL
 from autotune.study import result
 from autotune.study.defaults import sampler_for
 from autotune.study.experience import finding, known, policy_weights, summary
@@ -118,7 +119,7 @@ def _source(source: Path, folder: Path) -> Summary:
     if not manifest_file.exists(source):
         raise UserError(f"{said} has neither a study nor a {SAMPLER_POLICY_FILE}")
     manifest = Manifest.read(source)
-    running = journal.is_locked(source)
+    running = driver_lock.is_held(source / JOURNAL)
     trials = result.read(source, manifest.target).trials
     try:
         found = summary.of_study(manifest, source, trials, least=1)
