@@ -18,8 +18,9 @@ from autotune.evaluation.comparison.metrics import MetricComparison
 from autotune.evaluation.comparison.model import Comparison
 from autotune.evaluation.comparison.sources import confirmed
 from autotune.evaluation.summary import confirmation, confirmed_text
-from autotune.storage import journal
+from autotune.storage import driver_lock
 from autotune.storage.codec import encode
+from autotune.storage.journal import JOURNAL
 from autotune.study.experience.known import because
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult, read
@@ -104,7 +105,7 @@ def _page(result: StudyResult, manifest: Manifest | None, rows: Sequence[tables.
     line = f"{_aim(target)}{limits}. {_states(result)}"
     name = manifest.name if manifest is not None else result.folder.name
     foot = _foot(manifest, result) if manifest is not None else ""
-    running = result.ended == "running" and journal.is_locked(result.folder)
+    running = result.ended == "running" and driver_lock.is_held(result.folder / JOURNAL)
     refresh = _REFRESH_SECONDS if running else 0
     best = result.best
     config = json.dumps(encode(best.config), indent=2) if best is not None else ""
