@@ -43,10 +43,6 @@ class Launch:
     evaluations: int | None = None
 
 
-UNSEEN = "the driver does not see"
-"""With this the `save_error` of a checkpoint begins that workers have written elsewhere."""
-
-
 @dataclass(frozen=True)
 class Progress:
     """All ranks wait at a milestone.
@@ -77,10 +73,15 @@ class Measured:
 
 @dataclass(frozen=True)
 class Stopped:
-    """The trial was stopped as asked; its checkpoint, if one was asked for and could be made."""
+    """The trial was stopped as asked; its checkpoint, if one was asked for and could be made.
+
+    Args:
+        save_error: why it could not be made, or an empty string.
+    """
 
     trial: int
     saved: Checkpoint | None = None
+    save_error: str = ""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.algorithms.samplers.elite import informative_trials
 from autotune.algorithms.samplers.gaussian_process import Array, Process, fit, prior_medians
 from autotune.algorithms.samplers.optuna import OptunaSampler
-from autotune.space.encoding import effective_rate, encoded, rank_score
+from autotune.space.encoding import Encoder, rank_score
 from autotune.space.parameters import Parameter, drawn
 from autotune.trial import Params, State, Target, Trial, incumbent
 
@@ -72,7 +72,7 @@ class Scored:
         self, fit: Callable[..., Pick], space: at.SearchSpace, target: Target, seed: int
     ) -> None:
         self.fit, self.space, self.target, self.seed = fit, space, target, seed
-        self.parameters, self.effective = space.parameters(), effective_rate(space)
+        self.encoder = Encoder(space)
         self.known: tuple[int, Pick] | None = None
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
@@ -83,12 +83,12 @@ class Scored:
         if self.known is None or self.known[0] != count:
             seen = self._seen(done[:count])
             torch.manual_seed(self.seed + count)
-            rows = self._rows([t.params or {} for t in seen])
+            rows = self.encoder.rows([t.params or {} for t in seen])
             self.known = count, self.fit(rows, seen, self.target)
         best = sorted(done, key=lambda t: self.target.score(t) or math.inf)[:BEST]
         points = [self._even(random) for _ in range(EVEN)]
         points += [self._around(random.choice(best).params or {}, random) for _ in range(AROUND)]
-        return points[self.known[1](self._rows(points), random)]
+        return points[self.known[1](self.encoder.rows(points), random)]
 
     def _even(self, random: Random) -> Params:
         return self.space.suggest(lambda _, parameter: drawn(parameter, random))
@@ -112,9 +112,6 @@ class Scored:
         reached = sorted((t for t in done if t.state is State.REACHED), key=lambda t: t.seconds)
         kept = {t.number for t in (*reached[:FASTEST], *done[-NEWEST:])}
         return [t for t in done if t.number in kept]
-
-    def _rows(self, points: Sequence[Params]) -> Array:
-        return np.array([encoded(self.parameters, p, self.effective) for p in points], dtype=float)
 
 
 # --- scores for one and the same Gaussian process -------------------------------------------------

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.backends.protocol import (
-    UNSEEN,
     Finished,
     Launch,
     Measured,
@@ -130,7 +129,7 @@ def signal(group: Group, lost_nodes: list[str]) -> Signal:
         failure = _died(group, lost_nodes) if group.failed else _hung(group)
         return Stopped(trial) if closing else failure
     if closing:
-        return Stopped(trial, _checkpoint(group, answers)[0])
+        return Stopped(trial, *_checkpoint(group, answers))
     if raised:
         return _raised(group, answers)
     if len({(a.kind, a.step) for a in answers.values()}) > 1:
@@ -210,7 +209,7 @@ def _checkpoint(group: Group, answers: dict[int, Answer]) -> tuple[Checkpoint | 
     if not {f"rank-{rank}.pt" for rank in ranks} <= names:  # they are on another node's own disk
         root = checkpoint_files.root_of(pending.folder)  # of all: it is said once
         share = "give checkpoint_folder a folder that all nodes share, or a URL"
-        return None, f"{UNSEEN} what workers wrote to {root}: {share}"
+        return None, f"the driver does not see what workers wrote to {root}: {share}"
     sums = tuple(pending.sums[rank] for rank in ranks)
     return Checkpoint(pending.step, pending.folder, pending.clock, sums), ""
 

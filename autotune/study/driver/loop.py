@@ -24,7 +24,6 @@ import math
 from autotune.algorithms.ranking.repeats import all_failed
 from autotune.algorithms.samplers import Sampler
 from autotune.backends.protocol import (
-    UNSEEN,
     Finished,
     Measured,
     Progress,
@@ -223,9 +222,9 @@ class Loop:
         """Act on a signal of a trial's worker group."""
         state, trial = self.state, self.state.trials[signal.trial]
         match signal:
-            case Stopped(saved=saved):
+            case Stopped():
                 state.final_saves.discard(trial.number)
-                checkpoints.saved(state, trial, saved)
+                self.saved(signal)
             case _ if trial.ended:
                 return
             case Progress():
@@ -243,15 +242,18 @@ class Loop:
         """Take a checkpoint that has been written, and the report once it is complete."""
         state, number = self.state, signal.trial
         state.unreachable.pop(number, None)
-        checkpoints.saved(state, state.trials[number], signal.saved)
-        if signal.save_error:
-            unseen = signal.save_error.startswith(UNSEEN)  # which is the same of every trial
-            said = f"trial {number}: no checkpoint: {signal.save_error}"
-            state.warn_once(said, about=UNSEEN if unseen else "")
+        self.saved(signal)
         if signal.report is None:
             self.go_on(number)
         elif not limits.asked(state, signal):
             self.report(signal)
+
+    def saved(self, signal: Progress | Stopped) -> None:
+        """Keep the checkpoint that has been written, or say why there is none: each reason once."""
+        state, number = self.state, signal.trial
+        checkpoints.saved(state, state.trials[number], signal.saved)
+        if error := signal.save_error:
+            state.warn_once(f"trial {number}: no checkpoint: {error}", about=error)
 
     def report(self, signal: Progress) -> None:
         """Write the report down, and stop or resume the trial's ranks."""

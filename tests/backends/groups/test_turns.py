@@ -149,6 +149,10 @@ def test_a_checkpoint_on_a_disk_that_the_driver_does_not_see_is_said(tmp_path: P
     progress = turn.signal(*[replace(AT_100, saved=Written(folder, made)) for made in "ab"])
     assert isinstance(progress, Progress)
     assert (progress.saved, progress.save_pending) == (None, False)
+    closing = Turn(checkpoint=PendingCheckpoint(folder, 50, Clock()), state="closing")
+    stopped = closing.signal(*[Answer("stopped", saved=Written(folder, made)) for made in "ab"])
+    assert isinstance(stopped, Stopped)
+    assert stopped.save_error == progress.save_error
     assert progress.save_error == (
         f"the driver does not see what workers wrote to {tmp_path}: "
         "give checkpoint_folder a folder that all nodes share, or a URL"
