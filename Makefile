@@ -7,8 +7,8 @@ WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 COVERAGE := PYTHONPATH=$(CURDIR)/tests/support $(BIN)/python -m coverage
-RECIPE ?= search_spaces.digits:lars
-TRIALS ?= 36
+RECIPE ?= search_spaces.digits:optimizers
+TRIALS ?= 60
 GPU_SECONDS ?= 520
 GPU_JSON ?= gpu.json
 
@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .venv/installed-all: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-	    --editable '.[dev,oracles,services,lightning,huggingface,lowbit,schedulefree]'
+	    --editable '.[dev,oracles,services,lightning,huggingface,lowbit]'
 	touch $@
 
 demo: .venv/installed

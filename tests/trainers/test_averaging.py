@@ -495,7 +495,6 @@ def test_what_does_not_go_together_is_one_line(
 
 
 def test_an_optimizer_that_changes_weights_between_steps_is_refused() -> None:
-    pytest.importorskip("schedulefree")
     says = "synchronization must be 'every_step' with optimizer 'schedulefree_sgd'"
     with pytest.raises(ValueError, match=says):
         language.read_settings({**TRAINED, **LOCAL, "optimizer": "schedulefree_sgd"})

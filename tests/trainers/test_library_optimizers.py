@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -323,10 +322,7 @@ def test_a_controller_may_not_set_a_momentum_of_zero() -> None:
     assert {group["momentum"] for group in optimizer.param_groups} == {0.5}
 
 
-def test_a_library_that_is_missing_is_named_before_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "schedulefree", None)
-    with pytest.raises(ValueError, match="'schedulefree_sgd' needs the library schedulefree: pip"):
-        read_training({"lr": 0.1, "optimizer": "schedulefree_sgd"}, {}, "here")
+def test_a_torch_that_is_too_old_is_said_before_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(ValueError, match=r"optimizer 'muon' needs torch 2\.9 or later, this is 2"):
         read_training({"lr": 0.1, "optimizer": "muon"}, {}, "here")

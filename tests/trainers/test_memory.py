@@ -266,7 +266,6 @@ def test_where_a_rank_has_no_sequence_to_validate_others_have_one() -> None:
 
 
 def test_an_optimizer_that_changes_weights_between_steps_is_predicted_too() -> None:
-    pytest.importorskip("schedulefree")
     small = {**TEXT, "layers": 1, "width": 32}
     free = language.memory({**small, "optimizer": "schedulefree_adamw"})
     assert free == pytest.approx(language.memory(small), rel=0.1)

@@ -173,7 +173,6 @@ def test_models_of_images_are_not_divided(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["shard_optimizer_state", PIPELINE])
 def test_an_optimizer_that_changes_weights_between_steps_keeps_its_state_whole(key: str) -> None:
-    pytest.importorskip("schedulefree")
     with pytest.raises(ValueError, match=f"{key} must be .* with optimizer 'schedulefree_sgd'"):
         language.read_settings(
             {**TEXT, "optimizer": "schedulefree_sgd", key: True if "state" in key else 2}

@@ -392,8 +392,6 @@ def test_files_get_smaller(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_line(extra: dict[str, Any], says: str) -> None:
-    if extra.get("optimizer", "").startswith("schedulefree"):
-        pytest.importorskip("schedulefree", reason="schedulefree is not installed")
     with pytest.raises(ValueError, match=says) as error:
         read_settings({**DIGITS, **extra})
     assert "\n" not in str(error.value)

@@ -208,7 +208,7 @@ def make_optimizer(
         settings: any further keyword of the optimizer's class.
 
     Raises:
-        ValueError: unknown name, variant or setting, a value out of range, or a library is missing.
+        ValueError: an unknown name, variant or setting, a value out of range, or torch is too old.
 
     >>> make_optimizer("lars", nn.Linear(2, 2), lr=1.0, variant="timm").param_groups[0]["eps"]
     1e-08

@@ -30,17 +30,8 @@ SAMPLES = 512  # no more batches than it takes to have so many
 
 
 def kind_of(name: str) -> Callable[..., Optimizer]:
-    """The class of an optimizer of `KINDS`.
-
-    Raises:
-        ValueError: the library is not installed.
-    """
-    try:
-        library = importlib.import_module("schedulefree")
-    except ImportError:
-        needs = "needs the library schedulefree: pip install 'time-to-target[schedulefree]'"
-        raise ValueError(f"optimizer {name!r} {needs}") from None
-    kind: Callable[..., Optimizer] = getattr(library, KINDS[name])
+    """The class of an optimizer of `KINDS`."""
+    kind: Callable[..., Optimizer] = getattr(importlib.import_module("schedulefree"), KINDS[name])
     return kind
 
 
