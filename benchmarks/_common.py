@@ -25,7 +25,7 @@ from typing import Any
 from _cpu_meter import CpuMeter
 
 ROOT = Path(__file__).parents[1]
-os.environ.setdefault("AUTOTUNE_EXPERIENCE", "off")  # what was run before decides no benchmark
+os.environ["AUTOTUNE_EXPERIENCE"] = "off"  # what was run before decides no benchmark
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 

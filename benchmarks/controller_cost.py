@@ -122,10 +122,10 @@ def ended(number: int) -> Trial:
     )
 
 
-def decision(learner: str, trials: int) -> tuple[float, float]:
+def decision(trials: int) -> tuple[float, float]:
     """Milliseconds of a decision, and of one after another trial has ended."""
     others = [ended(i) for i in range(trials)]
-    made, now = policy(learner=learner), ended(trials)
+    made, now = policy(), ended(trials)
     running = Trial(trials, {}, reports=now.reports[:20], changes=now.changes[:5])
     running = replace(running, seconds=running.reports[-1].seconds)
     first: list[float] = []
@@ -155,12 +155,11 @@ def main() -> None:
         off = {"next": _unmeasured}
         runs[name] = [100 * own for own in share(NOISE[name], pairs, 60.0, NoiseScale, off)]
         print(f"{name:<44} {middle(runs[name])} of training", flush=True)
-    for learner in ("awr", "ppo"):
-        for trials in (16, 128):
-            usual, most = decision(learner, trials)
-            runs[f"{learner}, {trials} trials"] = [usual, most]
-            cost = f"a decision {usual:.2f} ms; after a trial's end {most:.1f} ms at most"
-            print(f"{learner}, {trials} trials: {cost}", flush=True)
+    for trials in (16, 128):
+        usual, most = decision(trials)
+        runs[f"{trials} trials"] = [usual, most]
+        cost = f"a decision {usual:.2f} ms; after a trial's end {most:.1f} ms at most"
+        print(f"policy, {trials} trials: {cost}", flush=True)
     keep(options.json, about, runs=runs)
 
 

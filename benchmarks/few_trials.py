@@ -121,14 +121,21 @@ def simulated(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]
     kind = KINDS[options.problem](
         options.data, options.source, options.source_trials, options.quick
     )
+    if options.target != "quantile" and not kind.based:
+        raise UserError(
+            f"--target must be quantile with --problem {options.problem}, whose tasks have no "
+            "baseline"
+        )
     names = kind.names()
     numbers = list(range(len(names)))[options.first_task :][: options.tasks]
+    if not numbers:
+        raise UserError(f"--first-task must be below {len(names)}, the number of tasks")
     known = kind.known(numbers)
     for i in numbers:
         usable = sources.for_space(known[i], kind.space(i))
         print(f"{names[i]}: {len(usable)} known tasks", flush=True)
     other = kind.unlike(numbers) if rows.OTHER in options.rows else None
-    absent = rows.not_run(options.rows, other)
+    absent = rows.not_run(options.rows, other, kind.based)
     for name, why in absent.items():
         print(f"{name}: not run: {why}", flush=True)
     chosen = [name for name in options.rows if name not in absent]
@@ -232,12 +239,38 @@ def ran(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]]:
     wrong = [name for name in options.rows if name not in allowed]
     if wrong:
         raise UserError(f"--rows: unknown row {wrong[0]!r}; there are: {'; '.join(allowed)}")
+    check_numbers(options)
     if options.quick:
         options.tasks, options.workers, options.source_trials = 1, [1], 6 if real else 32
     about = introduce()
     found, absent = _few_real.studies(options) if real else simulated(options)
     keep(options.json, about, problem=options.problem, not_run=absent, runs=found)
     return found, absent
+
+
+def check_numbers(options: argparse.Namespace) -> None:
+    """Check the numbers of the options; a run of no study judges no aim.
+
+    Raises:
+        UserError: one is too small.
+    """
+    least = dict.fromkeys(("tasks", "repeats", "processes", "source_trials", "confirm"), 1)
+    for name, low in {**least, "first_task": 0, "first_seed": 0}.items():
+        check_least(name, getattr(options, name), low)
+    for name in ("workers", "spends"):
+        for value in getattr(options, name):
+            check_least(name, value, 1)
+
+
+def check_least(name: str, value: int | None, least: int) -> None:
+    """Check a number, if it is given.
+
+    Raises:
+        UserError: it is too small.
+    """
+    if value is not None and value < least:
+        said = "--seeds" if name == "repeats" else f"--{name.replace('_', '-')}"
+        raise UserError(f"{said} must be at least {least}, but got {value}")
 
 
 if __name__ == "__main__":

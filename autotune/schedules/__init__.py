@@ -25,7 +25,7 @@ schedule, and whether two are the same function:
 >>> same_meaning(stages((1, Linear(0, 0.4)), (9, Linear(0.4, 0.4))), warmed(Constant(0.4), 0.1))
 True
 
-A new schedule is one class in `families.py` or `compose.py`, its name in `Schedule`, here and in
+A new schedule is one class in `families.py`, its name in `Schedule`, here and in
 `autotune/__init__.pyi`, and one row in the table of its tests (`tests/support/curves.py`). To be
 searched it needs a line in `FAMILIES` of `making.py`; `CONTRIBUTING.md` has the rest.
 """
@@ -33,15 +33,8 @@ searched it needs a line in `FAMILIES` of `making.py`; `CONTRIBUTING.md` has the
 from __future__ import annotations
 
 from autotune.schedules.analysis import edges_of, extremes, meaning, outside, same_meaning
-from autotune.schedules.compose import (
-    Effective,
-    Following,
-    Mirrored,
-    Schedule,
-    Spliced,
-    Stages,
-    Until,
-)
+from autotune.schedules.compose import Schedule, Spliced, Stages, Until
+from autotune.schedules.coupled import Effective, Following, Mirrored
 from autotune.schedules.curve import VERSION, Kind
 from autotune.schedules.document import from_json
 from autotune.schedules.families import (

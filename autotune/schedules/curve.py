@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import pairwise
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 VERSION = 1
 LARGEST = sys.float_info.max / 4  # so that differences of values stay finite
 Kind = Literal["linear", "constant"]
+_SAMPLES = 1024  # points at which a schedule is evaluated, spread over its pieces
+_LEAST_SAMPLES = 16  # in every piece
 
 
 @dataclass(frozen=True)
@@ -232,3 +236,15 @@ def check_ratio(owner: Any) -> None:
     ratio = positive(f"{name}: end", owner.end) / positive(f"{name}: start", owner.start)
     if not 1e-150 < ratio < 1e150:
         raise ValueError(f"{name}: end / start is out of range, {owner.end} / {owner.start}")
+
+
+def sampled_extremes(schedule: ScheduleFunction, until: float = 1.0) -> tuple[float, float]:
+    """Extremes by evaluation: on both sides of every edge, and at many points between edges."""
+    knots = (0.0, *(x for x in schedule._edge_list if x < until), until)
+    points = max(_LEAST_SAMPLES, _SAMPLES // (len(knots) - 1))
+    values = [schedule._at(1.0)] if until == 1.0 else []
+    for low, high in pairwise(knots):
+        between_them = (low + (high - low) * i / points for i in range(points))
+        values += map(schedule._at, between_them)
+        values.append(schedule._at(math.nextafter(high, 0.0)))
+    return min(values), max(values)

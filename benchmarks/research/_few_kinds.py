@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import _few_problems as problems
 import _few_shipped
@@ -44,6 +45,9 @@ class Kind(ABC):
         Raises:
             UserError: `data` is missing, or `source` cannot be chosen.
         """
+
+    based: ClassVar[bool] = True
+    """Whether the tasks have a baseline."""
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -136,6 +140,8 @@ class Farm(Kind):
 
 class Shipped(Kind):
     """The shipped studies as tables: known are those on other data."""
+
+    based = False
 
     def __post_init__(self) -> None:
         self._require_source("shipped", "shipped", "whose tasks know the others on other data")

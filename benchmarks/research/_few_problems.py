@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from zipfile import BadZipFile
 
 import farm
 import numpy as np
@@ -73,9 +74,9 @@ def table(path: str) -> Table:
             accuracy = file["val_accuracy"].astype(float)
             seconds = np.maximum.accumulate(file["time"].astype(float), axis=2)
             columns = {name: file[f"cfg_{name}"] for name in RANGES}
-            count = len(accuracy)
-            names = file["tasks"] if "tasks" in file.files else [f"task-{i}" for i in range(count)]
-    except (OSError, ValueError) as error:
+            numbered = [f"{place.stem}-{i}" for i in range(len(accuracy))]
+            names = file["tasks"] if "tasks" in file.files else numbered
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise UserError(f"{path}: not a table of curves: {error}") from None
     rows = zip(*columns.values(), strict=True)
     whole = [kind for *_, kind in RANGES.values()]

@@ -208,11 +208,19 @@ ROWS: Mapping[str, Row] = {
     OTHER: _experienced("another family"),
     "the ceiling": _ours(_knowing),
 }
+BASED = ("widening, baseline", OWN_BASED, NEW_BASED)
 
 
-def not_run(rows: Sequence[str], other: Any) -> dict[str, str]:
-    """The rows that cannot run here, and why."""
+def not_run(rows: Sequence[str], other: Any, based: bool) -> dict[str, str]:
+    """The rows that cannot run here, and why.
+
+    Args:
+        other: known tasks of another family, or None.
+        based: whether the tasks have a baseline.
+    """
     why = _few_peers.absent()
+    if not based:
+        why |= {name: "these tasks have no baseline" for name in ROWS if name in BASED}
     if other is None:
         why |= {OTHER: "no tasks of another family are given"}
     return {name: why[name] for name in rows if name in why}

@@ -33,7 +33,7 @@ from _signals import signals
 import autotune as at
 from autotune.algorithms.controllers import policy, regulator, weights_file
 from autotune.algorithms.controllers.features import FEATURES
-from autotune.algorithms.controllers.learners import awr
+from autotune.algorithms.controllers.learning import awr
 from autotune.algorithms.controllers.linear import Linear, episode, values_of
 from autotune.backends.simulator import SimPool
 from autotune.evaluation.export.replay import SamePoint
@@ -126,7 +126,7 @@ def score(task: Task, lr: Any, fresh: int, controller: Any = None) -> float:
 
 def fixed(weights: Weights) -> Linear:
     """A controller with these weights, which does not learn."""
-    return replace(ROBUST, start=weights, learner=None, noise=0.0)
+    return replace(ROBUST, start=weights, learns=False, noise=0.0)
 
 
 def trained(tasks: Sequence[Task], trials: int, rounds: int) -> Weights:
@@ -139,7 +139,7 @@ def trained(tasks: Sequence[Task], trials: int, rounds: int) -> Weights:
         episodes = []
         for task in tasks:
             for factor in FACTORS:
-                controller = replace(ROBUST, start=weights, learner=None)
+                controller = replace(ROBUST, start=weights, learns=False)
                 found = study(task, task.lr * factor, trials, 100 + number, controller)[0].trials
                 ended = [t for t in found if len(t.changes) > 1]
                 values = values_of(ended, task.aim)
@@ -147,7 +147,7 @@ def trained(tasks: Sequence[Task], trials: int, rounds: int) -> Weights:
                     replace(episode(t, ("lr",), task.aim), value=values[t.number]) for t in ended
                 ]
         before = np.array([[weights["lr"].get(name, 0.0) for name in FEATURES]])
-        after = awr(before, episodes, ROBUST.noise)[0]
+        after = awr(before, episodes)[0]
         weights = {"lr": {name: float(x) for name, x in zip(FEATURES, after, strict=True)}}
     return weights
 

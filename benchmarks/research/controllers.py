@@ -113,7 +113,7 @@ def part_learned(options: argparse.Namespace) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"constant": [score(study(LR, options.fresh, 900))]}
     show("constant", found["constant"])
     for count in options.trials:
-        for name in options.learners:
+        for name in ("policy", "static"):
             key, row = f"{name}, {count} trials", []
             for seed in range(options.seeds):
                 row.append(round(learned(name, count, seed, options.fresh), 2))
@@ -128,19 +128,17 @@ def learned(name: str, count: int, seed: int, fresh: int) -> float:
         found = study(SCHEDULE, count, seed)
         best = min(found.trials, key=lambda t: TARGET.score(t) or math.inf)
         return score(study(best.config["lr"], fresh, 900))
-    made = study(LR, count, seed, policy(learner=name))
+    made = study(LR, count, seed, policy())
     return score(study(LR, fresh, 900, Linear(weights(made), knobs=("lr",))))
 
 
 def part_robust(options: argparse.Namespace) -> dict[str, list[float]]:
     found, space = {}, at.Float(LR * WRONG[0], LR * WRONG[-1], log=True)
-    for name in ("awr", "ppo"):
-        for count in options.trials:
-            made = study(space, count, 0, policy("robust", learner=name), sampler="random")
-            start = policy("robust")
-            controller = replace(start, start=weights(made), learner=None, noise=0.0)
-            found[f"{name}, {count} trials"] = row = wrong(controller, options.fresh)
-            show(f"robust {name}, {count} trials", row)
+    for count in options.trials:
+        made = study(space, count, 0, policy("robust"), sampler="random")
+        controller = replace(policy("robust"), start=weights(made), learns=False, noise=0.0)
+        found[f"{count} trials"] = row = wrong(controller, options.fresh)
+        show(f"robust, {count} trials", row)
     return found
 
 
@@ -209,7 +207,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--trials", nargs="+", type=int, default=[64, 128])
-    parser.add_argument("--learners", nargs="+", default=["awr", "ppo", "static"])
     parser.add_argument("--seeds", type=int, default=3, help="studies of each kind")
     parser.add_argument("--fresh", type=int, default=16, help="fresh seeds for each figure")
     parser.add_argument("--factors", nargs="+", type=float, default=[0.1, 1.0, 10.0])
@@ -219,7 +216,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if options.quick:
-        options.trials, options.seeds, options.fresh, options.learners = [3], 1, 1, ["awr"]
+        options.trials, options.seeds, options.fresh = [3], 1, 1
         options.parts, options.factors, options.data = ["learned", "tasks"], [1.0], None
         options.tasks, TARGET = ["mlp"], replace(TARGET, value=0.9)
     torch.set_num_threads(1)

@@ -126,6 +126,15 @@ def test_a_default_source_leaves_the_task_out_and_says_so(
     ("arguments", "said"),
     [
         (("--data", "absent.npz"), "absent.npz: not a table of curves"),
+        (("--data", "empty.npz"), "empty.npz: not a table of curves"),
+        (("--data", "cut.npz"), "cut.npz: not a table of curves"),
+        (("--workers", "0"), "--workers must be at least 1, but got 0"),
+        (("--spends", "3", "0"), "--spends must be at least 1, but got 0"),
+        (("--seeds", "0"), "--seeds must be at least 1, but got 0"),
+        (
+            ("--problem", "shipped", "--source", "shipped", "--target", "both"),
+            "--target must be quantile with --problem shipped, whose tasks have no baseline",
+        ),
         ((), "--problem recorded needs --data"),
         (
             ("--problem", "farm", "--source", "absent.npz"),
@@ -150,6 +159,8 @@ def test_bad_input_is_one_line(
     said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("empty.npz").touch()
+    Path("cut.npz").write_bytes(b"PK")
     source = () if {"--merge", "--source"} & {*arguments} else ("--source", "others")
     assert run(*arguments, *source) == 2
     error = capsys.readouterr().err
@@ -280,6 +291,9 @@ def test_a_shipped_study_is_a_table_that_knows_none_of_its_own_data(module: Any)
         unlike = {task.name for task in shipped.unlike(shipped.tasks()[number])}
         own = name.partition("-")[0]
         assert unlike == {one for one in known if not one.startswith(own)}
+        assert set(module("rows").not_run(module("rows").ROWS, [], based=False)) >= {
+            *module("rows").BASED
+        }
         alone = "digits" if "digits" in name else "shakespeare" if "shake" in name else name
         assert known == {one.name for one in shipped.shipped() if alone not in one.name}
 

@@ -233,6 +233,7 @@ def test_the_command_writes_weights_that_its_seed_repeats(
         (["--out", "a.npz", "--data", "no.npz"], "--data no.npz: No such file"),
         (["--out", "a.npz", "--data", "x.csv"], "--data x.csv: must be a .npz, .json or .json.gz"),
         (["--out", "a.npz", "--data", "bad.npz"], "--data bad.npz: not a table of recorded curves"),
+        (["--out", "a.npz", "--data", "no.json"], "--data no.json: not a table of recorded curves"),
         (["--out", "a.npz", "--data", "few.npz"], "none of 1 tasks has 20 trials"),
         (["--data", "x.npz"], "the following arguments are required: --out"),
     ],
@@ -246,6 +247,7 @@ def test_what_cannot_be_trained_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("bad.npz").write_bytes(b"PK")
+    Path("no.json").write_text("[]")
     about = {"val_accuracy": np.ones((1, 4, 3)), "time": np.ones((1, 4, 3))}
     np.savez("few.npz", **about, tasks=np.array(["a"]), cfg_x=np.arange(4.0))
     before = sorted(p.name for p in tmp_path.iterdir())

@@ -13,7 +13,6 @@ from documents import ROOT, Card, cards, rows
 
 from autotune import schedules
 from autotune.algorithms.controllers import CONTROLLERS, FORKING, forking
-from autotune.algorithms.controllers.learners import LEARNERS
 from autotune.algorithms.pruners.rules import PRUNERS
 from autotune.algorithms.samplers.optuna_names import NAMES
 from autotune.evaluation.comparison import Row
@@ -35,10 +34,7 @@ SCHEDULES = "docs/cards/schedules.md"
 METHODS = {
     "docs/cards/samplers.md": set(NAMES),
     "docs/cards/pruners.md": set(PRUNERS),
-    "docs/cards/controllers.md": {
-        *CONTROLLERS,
-        *(f'policy(learner="{n}")' for n in LEARNERS if n != "awr"),
-    },
+    "docs/cards/controllers.md": set(CONTROLLERS),
     "docs/cards/populations.md": set(FORKING),
     "docs/cards/optimizers.md": set(TAKES),
 }

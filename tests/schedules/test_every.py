@@ -274,16 +274,18 @@ TEXTS = {
     "0-50% of (linear 0 -> 1), 50-100% of (constant 2)": Spliced(
         (0.5,), (Linear(0, 1), Constant(2))
     ),
-    "following (linear 1 -> 0) (other (constant 256), power 0.5, reference 128)": Following(
-        Linear(1, 0), Constant(256), 0.5, 128
+    "linear 2 -> 0": Following(Linear(1, 0), Constant(512), 0.5, 128),
+    "(linear 1 -> 0) x ((linear 256 -> 512) / 128)^0.5": Following(
+        Linear(1, 0), Linear(256, 512), 0.5, 128
     ),
     "mirrored (cosine 1 -> 0) (low 0.85, high 0.95)": Mirrored(Cosine(1, 0), 0.85, 0.95),
     "until (linear 64 -> 128) (edges 50% 75%, values 32 -> 512)": Until(
         Linear(64, 128), (0.5, 0.75), (32, 512)
     ),
-    "effective (0-10%: linear 0 -> 1, 10-100%: constant 1) (momentum (constant 0.9))": Effective(
+    "0-10%: linear 0 -> 0.1, 10-100%: constant 0.1": Effective(
         warmed(Constant(1), 0.1), Constant(0.9)
     ),
+    "(constant 1) x (1 - (linear 0.5 -> 0.9))": Effective(Constant(1), Linear(0.5, 0.9)),
 }
 
 

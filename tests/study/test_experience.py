@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from sims import METRIC, WIDE, RealTime, learning, lines, memory, race, racing, simulate, wide
 
 import autotune as at
+from autotune.algorithms.experience import model
 from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.experience.known_task import MARKS
 from autotune.algorithms.experience.model import LEAST_TRIALS, useful
@@ -350,6 +351,26 @@ def test_a_fixed_optimizer_of_any_name_is_recognised(
     other_ = replace(experiment, space=SearchSpace({**entries, "optimizer": Fixed("theirs")}))
     simulate(other_, fast_path / "o", 3, learning, experience=fast_path / "store", **AUTO)
     assert manifest_of(fast_path / "o")["sampler"] != "experienced"
+
+
+def test_a_long_study_keeps_its_fastest_trials(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However late they came."""
+    folder = studied(fast_path / "s", 60)
+    whole = of_folder(folder)
+    times = sorted(time for time in whole.times if time is not None)
+    assert len(times) == 4
+    monkeypatch.setattr(summary, "_MOST_TRIALS", 8)
+    kept = of_folder(folder)
+    assert sorted(time for time in kept.times if time is not None) == times
+    assert len(kept.points) == 8
+    assert len([p for p in whole.points if p in kept.points]) == 8
+
+    monkeypatch.setattr(model, "_MOST_TRIALS", 8)
+    task = useful(whole.task(), CanonicalSpace(wide().space))
+    assert task is not None
+    assert sorted(task.times[np.isfinite(task.times)]) == times
 
 
 def test_a_metric_out_of_all_bounds_is_left_out(fast_path: Path) -> None:
@@ -1041,7 +1062,7 @@ def test_the_end_of_a_study_and_status_say_where_its_summary_is(
         manifest = Manifest.read(folder)
         file = place / document.file_name("wide", manifest.study_id)
         assert file.is_file() == written
-        line = f"experience: summary written to {file}\n"
+        line = f"experience: the summary of this study is in {file}\n"
         finish(result, manifest, Output())
         assert (f"\n{line}" in capsys.readouterr().out) == written
         assert main.main(["status", str(folder)]) == 0
@@ -1060,7 +1081,7 @@ def test_a_function_is_told_where_its_summary_is(
                 backend="local", max_concurrent_trials=1, progress=shown)  # fmt: skip
         said = capsys.readouterr().err
         (file,) = (tmp_path / "store").iterdir()
-        assert (f"experience: summary written to {file}\n" in said) == shown
+        assert (f"experience: the summary of this study is in {file}\n" in said) == shown
         file.unlink()
 
 

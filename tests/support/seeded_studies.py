@@ -24,7 +24,6 @@ from learning_rate_problem import problem, train_live
 from sims import MEMORY, learning, lines, simulate, wide
 
 from autotune.algorithms.controllers import CONTROLLERS, FORKING
-from autotune.algorithms.controllers.learners import LEARNERS
 from autotune.algorithms.controllers.linear import SETTINGS
 from autotune.algorithms.pruners.rules import PRUNERS
 from autotune.algorithms.samplers.critic import Critic
@@ -92,7 +91,7 @@ def studies() -> dict[str, Study]:
     made["convergence, convergence, racing"] = _searched("convergence", "convergence", racing=0.2)
     made["policy from another"] = _warm
     made["experienced from another"] = _experienced
-    settings = [f"policy(setting={s!r}, learner={n!r})" for s in SETTINGS for n in LEARNERS]
+    settings = [f"policy(setting={s!r})" for s in SETTINGS]
     named = [name for name in CONTROLLERS if name != "policy"]
     for controller in [*settings, *named]:
         made[controller] = _steered(controller)

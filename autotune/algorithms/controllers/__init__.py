@@ -57,7 +57,7 @@ def make_controller(
 
     Args:
         controller: the spec of a controller of knobs, as in
-            `policy(setting="robust", learner="ppo")`, or a controller.
+            `policy(setting="robust", noise=0.2)`, or a controller.
         allowed: the knobs that the experiment allows to be turned.
         start_from: a study folder or its `controller.json`, whose policy is the initial one; or
             that policy.
@@ -85,7 +85,7 @@ def can_warm_start(controller: Controller | None) -> bool:
     >>> can_warm_start(policy()), can_warm_start(regulator())
     (True, False)
     """
-    return isinstance(controller, Linear) and controller.learner is not None
+    return isinstance(controller, Linear) and controller.learns
 
 
 def takes_shipped(controller: Controller | None) -> bool:

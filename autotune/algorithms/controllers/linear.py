@@ -22,7 +22,7 @@ from autotune.algorithms.controllers.features import (
     decisions,
     require_allowed,
 )
-from autotune.algorithms.controllers.learners import LEARNERS, Array, Episode
+from autotune.algorithms.controllers.learning import Array, Episode, awr
 from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.errors import UserError, unknown
 from autotune.space.encoding import rank_score
@@ -44,6 +44,7 @@ _SETPOINT = 0.04  # of the regulator: the relative size of updates
 _GAIN = 1.5  # of the regulator: action per decade of error of the update size
 _WARMUP = 0.05
 _SOON = 0.01  # of the time, before the regulator's first decision: soon, as errors are costly
+_WINDOW = 96  # trials that the policy is learned from, the last ones
 _SHOWN = 32  # trials over which the influence of a feature is averaged
 _NAMES = tuple(FEATURES)
 Weights = Mapping[str, Mapping[str, float]]
@@ -55,7 +56,7 @@ class Linear:
 
     Args:
         start: initial weights by knob and feature; missing ones are 0.
-        learner: a name of `LEARNERS`, or None for constant weights.
+        learns: whether the weights change with each trial that ends.
         knobs: the knobs that it turns; None for all that the experiment allows.
         noise: standard deviation of the exploration noise in the actions of a trial.
         every: seconds between two decisions, as a share of the best time so far, or of the limit.
@@ -65,7 +66,7 @@ class Linear:
     """
 
     start: Weights
-    learner: str | None = None
+    learns: bool = False
     knobs: tuple[str, ...] | None = None
     noise: float = 0.0
     every: float = 0.05
@@ -104,13 +105,12 @@ class Linear:
     def document(self, trials: Sequence[Trial], target: Target) -> dict[str, Any]:
         """The policy learned from the trials, as JSON types; see `weights_file`."""
         hardware = usual_hardware(trials) or Hardware()
-        ended = _learned_from(trials, hardware)[-_SHOWN:] if self.learner is not None else []
+        ended = _learned_from(trials, hardware)[-_SHOWN:] if self.learns else []
         seen = [row for made in self._episodes(ended, target) for row in made.features]
         sizes = np.abs(np.array(seen)).mean(axis=0) if seen else np.zeros(len(FEATURES))
         rows = dict(zip(self._knobs, self._weights(trials, target, hardware), strict=True))
         return {
             **self.about,
-            "learner": self.learner,
             "noise": self.noise,
             "trials": len(_learned_from(trials, hardware)),
             "features": dict(FEATURES),
@@ -133,20 +133,14 @@ class Linear:
     def _weights(self, trials: Sequence[Trial], target: Target, hardware: Hardware) -> Array:
         """The weights after all ended trials, one row for each knob."""
         rows = [[self.start.get(k, {}).get(name, 0.0) for name in _NAMES] for k in self._knobs]
-        weights = start = np.array(rows)
-        if self.learner is None:
+        start = np.array(rows)
+        if not self.learns:
             return start
-        learner, ended = LEARNERS[self.learner], _learned_from(trials, hardware)
-        count = len(ended) - len(ended) % learner.every
-        first = learner.every if learner.incremental else count
-        for end in range(first, count + 1, learner.every) if count else ():
-            key = tuple((t.number, t.ended_at, t.seconds) for t in ended[:end])
-            place = ("fit", end if learner.incremental else 0)
-            if self._cache.get(place, ((),))[0] != key:
-                episodes = self._episodes(ended[max(0, end - learner.window) : end], target)
-                before = weights if learner.incremental else start
-                self._cache[place] = key, learner.update(before, episodes, self.noise)
-            weights = self._cache[place][1]
+        ended = _learned_from(trials, hardware)[-_WINDOW:]
+        key = tuple((t.number, t.ended_at, t.seconds) for t in ended)
+        if self._cache.get("fit", (None,))[0] != key:
+            self._cache["fit"] = key, awr(start, self._episodes(ended, target))
+        weights: Array = self._cache["fit"][1]
         return weights
 
     @property
@@ -168,11 +162,9 @@ class Linear:
 def episode(trial: Trial, knobs: Sequence[str], target: Target) -> Episode:
     """The episode of an ended trial, without its value."""
     made = decisions(trial, knobs, target)
-    noise = [noises(trial, decision.step, knobs) for decision in made]
     return Episode(
         np.array([decision.features for decision in made]),
         np.array([[decision.actions[k] for k in knobs] for decision in made]),
-        np.array([[found[k] for k in knobs] for found in noise]),
     )
 
 
@@ -219,7 +211,6 @@ def regulator(
 def policy(
     setting: str = "specialist",
     *,
-    learner: str = "awr",
     knobs: Sequence[str] | None = None,
     noise: float = 0.3,
     setpoint: float | None = None,
@@ -230,7 +221,6 @@ def policy(
     Args:
         setting: `specialist` starts at the recipe's schedule, `robust` from weights that were
             trained on other tasks, if it begins a study, or as the `regulator`.
-        learner: `awr` (advantage-weighted regression) or `ppo`.
         knobs: some of `lr`, `batch_size`, `momentum`; None for all that the experiment allows.
         noise: of the actions while learning, >= 0; 1 is a learning rate times or over 2.
         setpoint: for `robust`: to start as the regulator with it.
@@ -241,8 +231,6 @@ def policy(
     """
     if setting not in SETTINGS:
         raise ValueError(unknown("policy setting", setting, SETTINGS))
-    if learner not in LEARNERS:
-        raise ValueError(unknown("policy learner", learner, LEARNERS))
     for knob in knobs or ():
         if knob not in KNOBS:
             raise ValueError(unknown("knob", knob, KNOBS))
@@ -253,7 +241,7 @@ def policy(
     turned = tuple(knobs) if knobs is not None else None
     about = {"controller": "policy", "setting": setting}
     warmup, trained = _SOON if robust else _WARMUP, robust and setpoint is None
-    return Linear(start, learner, turned, noise, _share(every), warmup, about, trained)
+    return Linear(start, True, turned, noise, _share(every), warmup, about, trained)
 
 
 def _regulating(setpoint: float) -> dict[str, float]:

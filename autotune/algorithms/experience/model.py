@@ -25,10 +25,8 @@ from autotune.algorithms.experience.known_task import (
     curve_scores,
     log_times,
 )
-from autotune.algorithms.experience.names import (
-    OPTIMIZER,
-    canonical_optimizer,
-)
+from autotune.algorithms.experience.names import OPTIMIZER, canonical_optimizer
+from autotune.algorithms.experience.thinned import thinned
 from autotune.space.parameters import Choice, Parameter, is_real
 from autotune.trial import Params
 
@@ -82,11 +80,12 @@ def useful(task: KnownTask, space: CanonicalSpace) -> KnownTask | None:
     their parameters vary in the task.
     """
     adopted = [space.adopted(point) for point in task.points]
-    rows = [i for i, point in enumerate(adopted) if point is not None][:_MOST_TRIALS]
+    usable = [i for i, point in enumerate(adopted) if point is not None]
+    rows = [usable[i] for i in thinned(task.times[usable].tolist(), _MOST_TRIALS)]
     needed = min(LEAST_SHARED, len(space.searched))
     if len(rows) < LEAST_TRIALS or len(shared(task, space)) < needed:
         return None
-    points = [point for point in adopted if point is not None][:_MOST_TRIALS]
+    points = [point for i in rows if (point := adopted[i]) is not None]
     found = replace(task.subset(rows), points=points)
     return found if log_times(found).shape[1] else None
 

@@ -36,7 +36,7 @@ def read(file: Path) -> list[KnownTask]:
             return [_taskset(file)]
     except OSError as error:
         raise UserError(f"--data {file}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"--data {file}: not a table of recorded curves ({error})") from None
     raise UserError(f"--data {file}: must be a .npz, .json or .json.gz file of recorded curves")
 

@@ -52,4 +52,4 @@ def file_of(manifest: Manifest) -> Path | None:
 
 def written(file: object) -> str:
     """What is said of the study's summary, in words."""
-    return f"experience: summary written to {file}"
+    return f"experience: the summary of this study is in {file}"

@@ -12,6 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.algorithms.experience.thinned import thinned
 from autotune.algorithms.ranking.repeats import with_mean_times
 from autotune.algorithms.samplers.elite import is_informative
 from autotune.backends.recipe_modules import FILE_PREFIX
@@ -163,7 +164,15 @@ def _used(trials: Sequence[Trial], target: Target) -> list[Trial]:
     ]
     found = [t for t in found if any(target.metric in report.metrics for report in t.reports)]
     usual = usual_hardware(found)
-    return [t for t in found if t.hardware == usual][:_MOST_TRIALS]
+    comparable = [t for t in found if t.hardware == usual]
+    kept = thinned([_best_first(t, target) for t in comparable], _MOST_TRIALS)
+    return [comparable[i] for i in kept]
+
+
+def _best_first(trial: Trial, target: Target) -> float:
+    """A key that sorts trials, also those that were stopped."""
+    score = target.score(trial)
+    return math.inf if score is None else score
 
 
 def _hardware(trials: Sequence[Trial]) -> str:

@@ -21,7 +21,7 @@ from sims import lines, simulate
 import autotune as at
 from autotune.algorithms.controllers import make_controller, policy, regulator, weights_file
 from autotune.algorithms.controllers.features import FEATURES, View, change_of, decisions
-from autotune.algorithms.controllers.learners import LEARNERS, Episode, awr
+from autotune.algorithms.controllers.learning import Episode, awr
 from autotune.algorithms.controllers.linear import Linear, noises, values_of
 from autotune.algorithms.controllers.pbt import Population
 from autotune.backends.simulator import Live
@@ -190,42 +190,28 @@ def test_by_its_name_from_python() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("learner", LEARNERS)
 @pytest.mark.parametrize("setting", ["robust", "specialist"])
-def test_a_policy_improves_and_holds_on_fresh_seeds(
-    learner: str, setting: str, fast_path: Path
-) -> None:
+def test_a_policy_improves_and_holds_on_fresh_seeds(setting: str, fast_path: Path) -> None:
     lr = 0.1 if setting == "specialist" else None  # any of two decades
     before = study(fast_path / "a", 32, lr, seed=7)
     folder = fast_path / "b"
-    spec = f"policy(setting={setting!r}, learner={learner!r}, setpoint=0.02)"
+    spec = f"policy(setting={setting!r}, setpoint=0.02)"
     study(folder, 64, lr, controller=spec, seed=1)
     weights = json.loads((folder / weights_file.FILE).read_text())
-    assert (weights["trials"], weights["learner"]) == (64, learner)
+    assert weights["trials"] == 64
     learned = Linear(weights_file.read(folder).weights, knobs=("lr",))
     after = study(fast_path / "c", 32, lr, controller=learned, seed=7)
     assert mean_seconds(after) < 0.9 * mean_seconds(before)
 
 
-def learned(name: str, features: int, episodes: list[Episode], spread: float) -> Any:
-    """What a learner makes of all the episodes, one knob, from 0."""
-    learner, weights = LEARNERS[name], np.zeros((1, features))
-    for end in range(learner.every, len(episodes) + 1, learner.every):
-        before = weights if learner.incremental else np.zeros((1, features))
-        seen = episodes[max(0, end - learner.window) : end]
-        weights = learner.update(before, seen, spread)
-    return weights
-
-
-@pytest.mark.parametrize("learner", LEARNERS)
-def test_nothing_is_learned_where_nothing_matters(learner: str) -> None:
+def test_nothing_is_learned_where_nothing_matters() -> None:
     random = np.random.default_rng(1)
     episodes = []
     for worth in random.normal(size=96):
         noise = random.normal(size=(20, 1))
         features = np.column_stack([np.ones(20), random.normal(size=(20, 2))])
-        episodes.append(Episode(features, 0.3 * noise, noise, float(worth)))
-    assert np.abs(learned(learner, 3, episodes, 0.3)).max() < 0.15
+        episodes.append(Episode(features, 0.3 * noise, float(worth)))
+    assert np.abs(awr(np.zeros((1, 3)), episodes)).max() < 0.15
 
 
 def test_what_is_worth_more_draws_the_policy() -> None:
@@ -236,11 +222,10 @@ def test_what_is_worth_more_draws_the_policy() -> None:
         noise = random.normal(size=(10, 1))
         switch = random.integers(0, 2, size=(10, 1)).astype(float)
         worth = float((noise * switch).sum())
-        episodes.append(Episode(np.hstack([np.ones((10, 1)), switch]), noise, noise, worth))
-    for learner in LEARNERS:
-        bias, switch = learned(learner, 2, episodes, 1.0)[0]
-        assert switch > 0.15
-        assert abs(bias) < switch
+        episodes.append(Episode(np.hstack([np.ones((10, 1)), switch]), noise, worth))
+    bias, switch = awr(np.zeros((1, 2)), episodes)[0]
+    assert switch > 0.15
+    assert abs(bias) < switch
 
 
 def test_trials_that_diverged_are_worth_least() -> None:
@@ -257,9 +242,8 @@ def test_trials_that_diverged_are_worth_least() -> None:
 # --- repeatable, resumable, saved -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
-def test_a_study_decides_alike_again_and_when_it_is_resumed(learner: str, fast_path: Path) -> None:
-    options = {"controller": f"policy(learner={learner!r})", "seed": 3}
+def test_a_study_decides_alike_again_and_when_it_is_resumed(fast_path: Path) -> None:
+    options = {"controller": "policy", "seed": 3}
     whole = study(fast_path / "a", 24, **options)
     study(fast_path / "b", 24, **options)
     assert lines(fast_path / "a") == lines(fast_path / "b")
@@ -349,8 +333,7 @@ MISTAKES = {
     "polcy": "unknown controller 'polcy'; did you mean 'policy'? "
     "(allowed: autolrs, module:function, noise_scale, none, pbt, policy, regulator)",
     "policy(setting='robst')": "policy setting 'robst'; did you mean 'robust'?",
-    "policy(learner='trpo')": "unknown policy learner 'trpo'; did you mean 'ppo'?",
-    "policy(lerner='ppo')": "unknown argument of policy 'lerner'; did you mean 'learner'?",
+    "policy(setings='robust')": "unknown argument of policy 'setings'; did you mean 'setting'?",
     "policy(knobs=['moment'])": "unknown knob 'moment'; did you mean 'momentum'?",
     "policy('robust')": "give its arguments by keyword",
     "policy(noise=min())": "arguments must be plain values",
@@ -401,7 +384,7 @@ def test_a_damaged_policy_gets_one_clear_line(tmp_path: Path) -> None:
     made = make_controller("policy", ("lr",), tmp_path)
     assert isinstance(made, Linear)
     assert made.start == {"lr": {"bias": 1}}
-    assert awr(np.ones((1, 11)), [], 0.3).sum() == 11
+    assert awr(np.ones((1, 11)), []).sum() == 11
 
 
 # --- one flag for two policies --------------------------------------------------------------------
