@@ -8,7 +8,7 @@ from autotune.study.experiment import Experiment
 from autotune.trial import Target
 
 FEW = 40  # trials
-LONG, SHARE = 100, 0.3  # trials, and of their training
+SHARES = {100: 0.3, FEW + 1: 0.2}  # of the training, for races in searches of so many trials
 
 
 def sampler_for(
@@ -51,12 +51,13 @@ def pruner_for(target: Target) -> tuple[str, str | None]:
 def racing_for(sampler: object, trials: int, controller: object) -> tuple[float, str | None]:
     """The share of races in a search of so many trials, and the reason in one line.
 
-    In a long search the fastest of hundreds of runs is partly luck: the winner's curse. A sampler
-    that returns to good points, as `convergence` does (and `experienced`, which ends in it), gains
-    by repeating them (`benchmarks/RESULTS.md`, what racing is worth); a random search does not, and
-    with controllers it has not been measured.
+    The fastest of many runs is partly luck: the winner's curse. A sampler that returns to good
+    points, as `convergence` does (and `experienced`, which ends in it), gains by repeating them
+    (`benchmarks/RESULTS.md`, what racing is worth); a random search does not, and with controllers
+    it has not been measured.
     """
-    learns = sampler in ("convergence", EXPERIENCED) and controller in NO_CONTROLLER
-    if not learns or trials < LONG:
+    if sampler not in ("convergence", EXPERIENCED) or controller not in NO_CONTROLLER:
         return 0.0, None
-    return SHARE, f"{trials} trials are many (at least {LONG}), and the fastest of many was lucky"
+    share = next((SHARES[least] for least in SHARES if trials >= least), 0.0)
+    why = f"the fastest of {trials} trials, more than {FEW}, is partly luck"
+    return share, why if share else None

@@ -162,8 +162,8 @@ FLAGS: Mapping[str, Flag] = {
         "--racing",
         "search",
         "the share of training that may run the leader again on fresh seeds during the search "
-        "(in a resumed study as before; in a new one 0.3 for 100 trials or more by convergence or "
-        "experienced, without a controller; else 0)",
+        "(in a resumed study as before; in a new one 0.2 for more than 40 trials and 0.3 for 100 "
+        "or more by convergence or experienced, without a controller; else 0)",
         "SHARE",
         share,
     ),

@@ -82,8 +82,9 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
         search: False to start no new trials of the search, and only run the `repeats`.
         racing: share of the training seconds, below 1, for running the leader again on fresh seeds
             during the search, up to ten runs of a configuration (see `ranking.racing`); 0 for none.
-            By default (None) the share of the resumed study; for a new one 0.3 in a search of at
-            least 100 trials by `convergence` or `experienced` without a controller, else none.
+            By default (None) the share of the resumed study; for a new one 0.2 in a search of more
+            than 40 trials by `convergence` or `experienced` without a controller, 0.3 from 100
+            trials on, else none.
         resume: continue the study in the folder, if there is one; False refuses such a folder.
         start_from: the folder of an earlier study, or a list of them. Their best points run first,
             three at most, and `experienced` knows them. From one study samplers `policy:elite`

@@ -15,7 +15,7 @@ from sims import RealTime, race, racing, simulate
 import autotune as at
 from autotune.cli import main
 from autotune.space.search_space import Fixed, SearchSpace
-from autotune.study.defaults import FEW, LONG, SHARE, racing_for, sampler_for
+from autotune.study.defaults import FEW, SHARES, racing_for, sampler_for
 
 
 def experiment(searched: bool, baseline: bool) -> at.Experiment:
@@ -105,15 +105,18 @@ def test_a_study_to_begin_with_is_experience_and_a_policy_alone_is_taken_up(
 
 
 ASKED: dict[str, Any] = {"sampler": "auto", "racing": None}
+LONG, SHORT = SHARES
 
 
 @pytest.mark.parametrize(
     ("sampler", "trials", "controller", "share"),
     [
-        ("convergence", LONG, None, SHARE),
-        ("experienced", LONG, None, SHARE),
-        ("convergence", LONG, "none", SHARE),
-        ("convergence", LONG - 1, None, 0.0),
+        ("convergence", LONG, None, 0.3),
+        ("experienced", LONG, None, 0.3),
+        ("convergence", LONG, "none", 0.3),
+        ("convergence", LONG - 1, None, 0.2),
+        ("experienced", SHORT, None, 0.2),
+        ("convergence", SHORT - 1, None, 0.0),
         ("convergence", LONG, "pbt", 0.0),
         ("random", LONG, None, 0.0),
         (object(), LONG, None, 0.0),
@@ -134,9 +137,9 @@ def raced(folder: Path) -> float:
 def test_races_are_run_and_reported(fast_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pool = RealTime(noisy_curve, 4)
     found = simulate(experiment(True, False), fast_path / "study", LONG, pool=pool, **ASKED)
-    line = f"racing: {SHARE} of the training, as {LONG} trials are many (at least {LONG})"
+    line = "racing: 0.3 of the training, as the fastest of 100 trials, more than 40, is partly luck"
     assert capsys.readouterr().err.count(line) == 1
-    assert raced(fast_path / "study") == SHARE
+    assert raced(fast_path / "study") == 0.3
     races = [t for t in found.trials if t.kind == "race"]
     assert races
     assert len(found.searched) == LONG, "they are on top of the trials"
@@ -167,7 +170,7 @@ def test_a_study_without_a_result_binds_no_share(fast_path: Path) -> None:
     with pytest.raises(at.UserError, match="val_accurac"):
         simulate(mistaken, folder, 10, race, sampler="convergence", racing=0)
     simulate(made, folder, LONG, race, workers=4, sampler="convergence", racing=None)
-    assert raced(folder) == SHARE
+    assert raced(folder) == 0.3
 
 
 def test_who_searches_nothing_races_nobody(fast_path: Path) -> None:
