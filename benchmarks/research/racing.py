@@ -277,6 +277,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, help="of a run, in seconds (60; 30 with --misses)")
     parser.add_argument("--spend", type=float, help="tuning time, in limits (4; 6.7 with --misses)")
     parser.add_argument("--trials", type=int, help="of each study, in place of --spend")
+    parser.add_argument("--workers", type=int, help="at once (8; 2 with --misses)")
     parser.add_argument("--sampler", help="(random; auto with --misses)")
     parser.add_argument("--confirm", type=int, default=0, help="runs of each finalist (0)")
     parser.add_argument("--first-seed", type=int, default=0, help="number of the first study (0)")
@@ -291,6 +292,7 @@ def main() -> None:
     else:
         poor = {"lr": 0.1, "momentum": 0.3} if options.baseline else None
         problem = noise(options.spread or 0.3, options.limit or _LIMIT, poor)
+    problem = replace(problem, workers=options.workers or problem.workers)
     spend = 0.5 if options.quick else options.spend or problem.spend
     sampler = options.sampler or problem.sampler
     about, runs = introduce(), list[Answer]()
