@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 COVERAGE := PYTHONPATH=$(CURDIR)/tests/support $(BIN)/python -m coverage
 RECIPE ?= search_spaces.digits:optimizers
-TRIALS ?= 60
+TRIALS ?= 48
 GPU_SECONDS ?= 520
 GPU_JSON ?= gpu.json
 

@@ -1,6 +1,6 @@
 """What `make demo` does, over several seeds: what a search finds, what it costs, what is left.
 
-    python benchmarks/demo.py [--recipe search_spaces.digits:optimizers] [--trials 60] [--seeds 5]
+    python benchmarks/demo.py [--recipe search_spaces.digits:optimizers] [--trials 48] [--seeds 5]
 
 Each seed is a study of its own, run as `make demo` runs it: the baseline, the search with the
 sampler and pruner that are the defaults, then the best three and the baseline again on `--confirm`
@@ -108,7 +108,7 @@ def geometric(values: list[float]) -> str:
 def main() -> None:
     parser = arguments(__doc__, repeats=1)
     parser.add_argument("--recipe", default="search_spaces.digits:optimizers")
-    parser.add_argument("--trials", type=int, help="of each study, the baseline included (60)")
+    parser.add_argument("--trials", type=int, help="of each study, the baseline included (48)")
     parser.add_argument("--time-limit", type=float, help="seconds of each study")
     parser.add_argument("--seeds", type=int, help="how many studies (5)")
     parser.add_argument("--sampler", default="auto")
@@ -122,7 +122,7 @@ def main() -> None:
     task = {key: getattr(options, key) for key in ("recipe", "time_limit", "sampler", "pruner")}
     if quick and task["time_limit"] is None:
         task["time_limit"] = 5.0
-    task["trials"] = options.trials or (2 if quick else 60)
+    task["trials"] = options.trials or (2 if quick else 48)
     task["confirm"] = (0 if quick else 5) if options.confirm is None else options.confirm
     about = introduce()
     print(", ".join(f"{key} {value}" for key, value in task.items() if value is not None))

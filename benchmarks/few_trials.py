@@ -30,9 +30,10 @@ under test, which is looked for by name and by content (equal curves). `others`:
 under test among them, of real training none of its data set (exit code 2).
 
 `--target quantile`: the accuracy that 5 % of the configurations reach; `baseline`: what the
-baseline's configuration ends with before the limit. Rows with wrong experience: every parameter
-turned around, or points permuted, or tasks of another family (for tables the farm's, for the farm
-those of `--data`). The aims are judged at the least number of workers. Exit code 1: one is missed.
+baseline's configuration ends with before the limit (not of `shipped`, which has none). Rows with
+wrong experience: every parameter turned around, or points permuted, or tasks of another family (for
+tables the farm's, for the farm those of `--data`). The aims are judged at the least number of
+workers. Exit code 1: one is missed.
 """
 
 from __future__ import annotations
@@ -141,6 +142,8 @@ def simulated(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]
     chosen = [name for name in options.rows if name not in absent]
     first, spends = options.first_seed, options.spends
     targets = problems.TARGETS if options.target == "both" else [options.target]
+    if not chosen:
+        raise UserError(f"--rows: none of them can run here: {'; '.join(options.rows)}")
     jobs = [
         Job(kind, number, seed, options.workers, targets, chosen, spends)
         for seed in range(first, first + repeats_of(options))

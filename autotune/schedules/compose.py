@@ -67,7 +67,7 @@ class Stages(ScheduleFunction):
         return replace(self, parts=tuple(part._scaled(factor) for part in self.parts))
 
     def _text(self) -> str:
-        texts = [f"({part})" if isinstance(part, Stages) else str(part) for part in self.parts]
+        texts = [f"({text})" if "%: " in text else text for text in map(str, self.parts)]
         spans = [span(low, high) for low, high, _ in self._spans()]
         return ", ".join(f"{own}: {text}" for own, text in zip(spans, texts, strict=True))
 

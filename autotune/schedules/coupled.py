@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from autotune.schedules.curve import LARGEST, ScheduleFunction, sampled_extremes
 from autotune.schedules.families import Constant
 from autotune.schedules.formulas import between
-
-if TYPE_CHECKING:
-    from autotune.schedules.compose import Schedule
 
 _MOST_E = 345.0  # e to this is about 1e150
 
@@ -31,8 +28,8 @@ class Following(ScheduleFunction):
     [0.1, 0.2]
     """
 
-    base: Schedule
-    other: Schedule
+    base: ScheduleFunction
+    other: ScheduleFunction
     power: float
     reference: float
 
@@ -84,7 +81,7 @@ class Mirrored(ScheduleFunction):
     (0.85, 0.95)
     """
 
-    of: Schedule
+    of: ScheduleFunction
     low: float
     high: float
 
@@ -122,8 +119,8 @@ class Effective(ScheduleFunction):
     1.0
     """
 
-    base: Schedule
-    momentum: Schedule
+    base: ScheduleFunction
+    momentum: ScheduleFunction
 
     def _check(self) -> None:
         least, most = self.momentum._bounds

@@ -59,5 +59,5 @@ def racing_for(sampler: object, trials: int, controller: object) -> tuple[float,
     if sampler not in ("convergence", EXPERIENCED) or controller not in NO_CONTROLLER:
         return 0.0, None
     share = next((SHARES[least] for least in SHARES if trials >= least), 0.0)
-    why = f"the fastest of {trials} trials, more than {FEW}, is partly luck"
+    why = f"the fastest of more than {FEW} trials is partly luck"
     return share, why if share else None

@@ -76,7 +76,7 @@ def table(path: str) -> Table:
             columns = {name: file[f"cfg_{name}"] for name in RANGES}
             numbered = [f"{place.stem}-{i}" for i in range(len(accuracy))]
             names = file["tasks"] if "tasks" in file.files else numbered
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
         raise UserError(f"{path}: not a table of curves: {error}") from None
     rows = zip(*columns.values(), strict=True)
     whole = [kind for *_, kind in RANGES.values()]

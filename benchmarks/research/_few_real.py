@@ -189,6 +189,8 @@ def studies(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]]:
     """All pairs that were asked for; no row is left out."""
     all_of, found = experiments(options.data_dir), list[Answer]()
     chosen = list(all_of)[options.first_task :][: options.tasks]
+    if not chosen:
+        raise UserError(f"--first-task must be below {len(all_of)}, the number of tasks")
     known: dict[str, list[KnownTask]] = {}
     for name in chosen if NEW in options.rows else ():
         space = CanonicalSpace(all_of[name].space, all_of[name].canonical)

@@ -285,6 +285,9 @@ TEXTS = {
     "0-10%: linear 0 -> 0.1, 10-100%: constant 0.1": Effective(
         warmed(Constant(1), 0.1), Constant(0.9)
     ),
+    "0-50%: (0-10%: linear 0 -> 0.1, 10-100%: constant 0.1), 50-100%: constant 1": Stages(
+        (0.5,), (Effective(warmed(Constant(1), 0.1), Constant(0.9)), Constant(1))
+    ),
     "(constant 1) x (1 - (linear 0.5 -> 0.9))": Effective(Constant(1), Linear(0.5, 0.9)),
 }
 

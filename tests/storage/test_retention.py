@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autotune.algorithms.ranking.best import best as best_of
 from autotune.storage import retention
-from autotune.study.driver.checkpoints import kept
+from autotune.study.driver.checkpoints import fastest, kept
 from autotune.trial import Checkpoint, State, Target, Trial
 
 TARGET = Target("accuracy", 1.0, limit=9.0)
@@ -49,6 +49,7 @@ def test_one_ranking_decides_whose_checkpoint_stays() -> None:
     assert best is not None
     assert kept(trials, TARGET, 1) == {best.number} == {0}
     assert kept(trials, TARGET, 2) == {0, 4}
+    assert fastest(trials, TARGET, 2) == {4, 1}, "which races may still show to be the best"
 
 
 def test_the_confirmed_winner_keeps_its_checkpoint() -> None:

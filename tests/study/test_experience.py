@@ -371,6 +371,11 @@ def test_a_long_study_keeps_its_fastest_trials(
     task = useful(whole.task(), CanonicalSpace(wide().space))
     assert task is not None
     assert sorted(task.times[np.isfinite(task.times)]) == times
+    nothing = replace(whole.task(), times=np.full(len(whole.points), np.inf))  # reached the target
+    best = np.nanmax(nothing.curves)
+    kept_of = useful(nothing, CanonicalSpace(wide().space))
+    assert kept_of is not None
+    assert np.nanmax(kept_of.curves) == best
 
 
 def test_a_metric_out_of_all_bounds_is_left_out(fast_path: Path) -> None:

@@ -44,6 +44,7 @@ CONTROLLERS: dict[str, Callable[..., Controller]] = {
 }
 """The controllers of knobs by name; each takes its settings by keyword."""
 _ALLOWED = (*CONTROLLERS, *FORKING, "none", "module:function")
+_LEARNER = "awr"  # of `policy`, the only one
 _REMOVED = {"pb2": "it was no faster than pbt. A new study can use pbt"}
 """Controllers of earlier versions, by name: why each was removed, and what to use now."""
 
@@ -105,14 +106,22 @@ def parse_controller(text: str) -> tuple[str, dict[str, Any]]:
 
     Raises:
         UserError: neither a known name nor a call of one with literal values, or the controller
-            was removed.
+            or an argument was removed.
     """
     if (name := text.partition("(")[0].strip()) in _REMOVED:
         raise UserError(
             f"controller {name!r} was removed: {_REMOVED[name]}; a study that used {name} "
             "can be read, but not continued"
         )
-    return specs.parse_spec("controller", text, _ALLOWED)
+    name, arguments = specs.parse_spec("controller", text, _ALLOWED)
+    if name == "policy" and arguments.get("learner") == _LEARNER:  # in specs of before
+        del arguments["learner"]
+    elif name == "policy" and "learner" in arguments:
+        raise UserError(
+            f"controller {text!r}: the argument learner was removed, as advantage-weighted "
+            "regression was no worse than ppo: policy does it without"
+        )
+    return name, arguments
 
 
 def check_controller(text: str) -> None:

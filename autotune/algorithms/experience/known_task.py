@@ -49,6 +49,12 @@ class KnownTask:
         )
 
 
+def best_first(task: KnownTask) -> list[tuple[float, float]]:
+    """A key of each trial: its time to the target, and of those without one the best metric."""
+    best = np.nan_to_num(_final(task.curves), nan=-np.inf)
+    return list(zip(task.times.tolist(), (-best).tolist(), strict=True))
+
+
 def log_times(task: KnownTask) -> Array:
     """Logarithms of the times to several levels of the metric, (n, levels).
 

@@ -22,6 +22,7 @@ from autotune.algorithms.experience.known_task import (
     MARKS,
     Array,
     KnownTask,
+    best_first,
     curve_scores,
     log_times,
 )
@@ -81,7 +82,8 @@ def useful(task: KnownTask, space: CanonicalSpace) -> KnownTask | None:
     """
     adopted = [space.adopted(point) for point in task.points]
     usable = [i for i, point in enumerate(adopted) if point is not None]
-    rows = [usable[i] for i in thinned(task.times[usable].tolist(), _MOST_TRIALS)]
+    order = best_first(task)
+    rows = [usable[i] for i in thinned([order[i] for i in usable], _MOST_TRIALS)]
     needed = min(LEAST_SHARED, len(space.searched))
     if len(rows) < LEAST_TRIALS or len(shared(task, space)) < needed:
         return None

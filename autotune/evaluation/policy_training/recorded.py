@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from autotune.algorithms.experience.known_task import MARKS, Array, KnownTask
 from autotune.algorithms.experience.names import canonical_name
 from autotune.errors import UserError
 
+_OTHER_FORM = ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error
 _REACHED = 0.95  # quantile of the best metrics that is a task's own target
 
 
@@ -36,7 +38,7 @@ def read(file: Path) -> list[KnownTask]:
             return [_taskset(file)]
     except OSError as error:
         raise UserError(f"--data {file}: {error.strerror or error}") from None
-    except (ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except _OTHER_FORM as error:
         raise UserError(f"--data {file}: not a table of recorded curves ({error})") from None
     raise UserError(f"--data {file}: must be a .npz, .json or .json.gz file of recorded curves")
 

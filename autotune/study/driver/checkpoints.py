@@ -14,8 +14,9 @@ from autotune.storage import retention
 from autotune.study.driver.state import StudyState, warn
 from autotune.trial import Checkpoint, Saved, State, Target, Trial
 
-RACED = 3
-"""The least number of trials whose checkpoints stay while leaders are raced and may fall back."""
+RACED = 5
+"""How many checkpoints stay at least while leaders are raced and may fall back: of the trials that
+should be the fastest when they are run again, and of those that were the fastest themselves."""
 
 
 def fork_interval(state: StudyState) -> float:
@@ -83,7 +84,10 @@ def _is_best(state: StudyState, trial: Trial, ended: State) -> bool:
     done = replace(trial, state=ended)
     if trial.repeats is not None or trial.kind == PROBE or not done.succeeded:
         return False
-    return state.better(done) < _count(state)
+    found = state.better(done)
+    if _raced(state):  # a fast trial falls behind those with races, until it has some
+        found = min(found, state.trial_index.better(done))
+    return found < _count(state)
 
 
 def _count(state: StudyState) -> int:
@@ -94,8 +98,13 @@ def _count(state: StudyState) -> int:
     """
     settings = state.settings
     asked = settings.experiment.failure.keep_checkpoints
-    raced = RACED if settings.racing and _searching(state) else 0
+    raced = RACED if _raced(state) else 0
     return max(asked, raced, settings.top if _to_confirm(state) else 0)
+
+
+def _raced(state: StudyState) -> bool:
+    """Whether leaders may still be run again."""
+    return bool(state.settings.racing) and _searching(state)
 
 
 def _searching(state: StudyState) -> bool:
@@ -146,6 +155,8 @@ def sweep(state: StudyState) -> None:
         return
     state.journal.sync()
     numbers = kept(state.all_trials(), state.target, _count(state)) | state.final_saves
+    if _raced(state):
+        numbers |= fastest(state.all_trials(), state.target, RACED)
     if _to_confirm(state):
         final = finalists(state.all_trials(), state.target, state.settings.top)
         numbers |= {t.number for t in final}  # the baseline, too
@@ -187,3 +198,10 @@ def kept(trials: Sequence[Trial], target: Target, count: int) -> set[int]:
     resumable = {t.number for t in trials if t.resumable}
     best = [t.number for t in by_result(trials, target) if t.checkpoint is not None]
     return resumable | set(best[:count])
+
+
+def fastest(trials: Sequence[Trial], target: Target, count: int) -> set[int]:
+    """The numbers of the `count` trials with the best results of their own and a checkpoint."""
+    own = [t for t in trials if t.repeats is None and t.kind != PROBE and t.succeeded]
+    found = sorted((t for t in own if t.checkpoint is not None), key=target.order)
+    return {t.number for t in found[:count]}

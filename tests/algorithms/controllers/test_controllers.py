@@ -333,6 +333,7 @@ MISTAKES = {
     "polcy": "unknown controller 'polcy'; did you mean 'policy'? "
     "(allowed: autolrs, module:function, noise_scale, none, pbt, policy, regulator)",
     "policy(setting='robst')": "policy setting 'robst'; did you mean 'robust'?",
+    "policy(learner='ppo')": "the argument learner was removed, as advantage-weighted regression",
     "policy(setings='robust')": "unknown argument of policy 'setings'; did you mean 'setting'?",
     "policy(knobs=['moment'])": "unknown knob 'moment'; did you mean 'momentum'?",
     "policy('robust')": "give its arguments by keyword",
