@@ -33,8 +33,15 @@ searched it needs a line in `FAMILIES` of `making.py`; `CONTRIBUTING.md` has the
 from __future__ import annotations
 
 from autotune.schedules.analysis import edges_of, extremes, meaning, outside, same_meaning
-from autotune.schedules.compose import Schedule, Spliced, Stages, Until
-from autotune.schedules.coupled import Effective, Following, Mirrored
+from autotune.schedules.compose import (
+    Effective,
+    Following,
+    Mirrored,
+    Schedule,
+    Spliced,
+    Stages,
+    Until,
+)
 from autotune.schedules.curve import VERSION, Kind
 from autotune.schedules.document import from_json
 from autotune.schedules.families import (

@@ -14,8 +14,15 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from autotune.schedules.compose import Schedule, Spliced, Stages, Until
-from autotune.schedules.coupled import Effective, Following, Mirrored
+from autotune.schedules.compose import (
+    Effective,
+    Following,
+    Mirrored,
+    Schedule,
+    Spliced,
+    Stages,
+    Until,
+)
 from autotune.schedules.families import WSD, Constant, Piecewise, Step
 from autotune.schedules.formulas import between, local
 

@@ -9,8 +9,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, cast
 
-from autotune.schedules.compose import Schedule, Spliced, Stages
-from autotune.schedules.coupled import Effective, Following
+from autotune.schedules.compose import Effective, Following, Schedule, Spliced, Stages
 from autotune.schedules.curve import number, positive
 from autotune.schedules.families import (
     WSD,

@@ -212,7 +212,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the effective learning rate has the wrong sign",
         "schedules",
-        "autotune/schedules/coupled.py",
+        "autotune/schedules/compose.py",
         "1.0 - self.momentum._at(x)",
         "1.0 + self.momentum._at(x)",
     ),
