@@ -8,6 +8,7 @@ and what the studies in one stage end with (their median).
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import sys
@@ -21,7 +22,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from _aims import Judged
+from _aims import Judged, exit_code
 from _common import Answer, in_turns
 from _intervals import interval
 
@@ -166,6 +167,20 @@ def run(
     print(f"\nthe farm, {seconds:g} s of search, {pairs} pairs; {settled=}")
     show(rows, seconds, _farm_plans.LIMIT)
     return rows
+
+
+def merged(files: Sequence[str]) -> int:
+    """Tables and aims of the pairs of several `--json` files of a farm; the exit code."""
+    read = [json.loads(Path(file).read_text()) for file in files]
+    if len(alike := {(one["problem"], one["seconds"]) for one in read}) > 1:
+        print(f"--merge: files of different problems: {sorted(alike)}", file=sys.stderr)
+        return 2
+    rows = [row for one in read for row in one["runs"]]
+    sys.path.append(str(Path(__file__).parent / "research"))
+    import _farm_plans
+
+    show(rows, read[0]["seconds"], _farm_plans.LIMIT)
+    return exit_code(aims(rows, read[0]["seconds"]))
 
 
 def show(rows: Sequence[Answer], seconds: float, limit: float) -> None:

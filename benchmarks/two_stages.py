@@ -2,6 +2,7 @@
 
     python benchmarks/two_stages.py [--problem digits] [--pairs 5] [--seconds 600]
         [--confirm 5] [--first-pair 0] [--sides one two] [--json FILE]
+    python benchmarks/two_stages.py --merge FILE ...
 
     one       all parameters are searched together (`stages="off"`)
     two       what changes only the seconds per sample is probed first, and then fixed
@@ -52,7 +53,7 @@ from _common import (
     serve,
     summary,
 )
-from _two_stages_farm import SIDES, aims, fixed, mean, probes_aim, random_plans
+from _two_stages_farm import SIDES, aims, fixed, mean, merged, probes_aim, random_plans
 from _two_stages_farm import run as farm
 
 FARMS = ("farm", "settled")
@@ -278,6 +279,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="of wall time for each search (600)")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--confirm", type=int, help="runs of the best on fresh seeds (5)")
+    parser.add_argument("--merge", nargs="+", metavar="FILE", help="of several --json of a farm")
     options = parser.parse_args()
     small = options.problem if options.problem in FARMS else "simulated"
     problem = small if options.quick else options.problem
@@ -285,6 +287,8 @@ def main() -> int:
     seconds = options.seconds or (120.0 if options.quick and problem in FARMS else 600.0)
     trials = 6 if options.quick else MANY
     confirm = options.confirm or (1 if options.quick else 5)
+    if options.merge:
+        return merged(options.merge)
     about = introduce()
     if problem in FARMS:
         found = farm(pairs, options.first_pair, seconds, problem == "settled", options.sides)

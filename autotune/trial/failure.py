@@ -20,9 +20,9 @@ class FailurePolicy:
         max_consecutive_failed_trials: the study ends (exit code 4) after so many FAILED trials in
             a row.
         checkpoint_interval: seconds of training between the checkpoints of a running trial.
-        keep_checkpoints: the number of fastest trials whose last checkpoint is kept; at least three
-            while leaders are raced (`ranking.racing`), as the first may not stay the fastest, and
-            all finalists until they are confirmed.
+        keep_checkpoints: the number of fastest trials whose last checkpoint is kept; at least five
+            while leaders are raced (`ranking.racing`), as the first may not stay the fastest, with
+            five that have not been run again, and all finalists until they are confirmed.
         checkpoint_folder: where checkpoints are written, a folder that all workers can access or a
             URL that fsspec supports (`s3://bucket/folder`); by default in the study folder.
     """
