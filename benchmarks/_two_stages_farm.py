@@ -148,11 +148,10 @@ def run(
         first: the first pair.
         settled: whether the baselines have the fastest plan already.
     """
-    sys.path.append(str(Path(__file__).parent / "research"))
-    import _farm_plans
     import numpy as np
     from threadpoolctl import threadpool_limits
 
+    _farm_plans = farm_plans()
     problems = [_farm_plans.problem(i, settled) for i in range(len(_farm_plans.TASKS))]
     rows, begun = [], time.process_time()
     with np.errstate(all="ignore"), threadpool_limits(1):  # some diverge; all are small
@@ -169,6 +168,14 @@ def run(
     return rows
 
 
+def farm_plans() -> Any:
+    """The farm's tasks with plans: a module of the research scripts."""
+    sys.path.append(str(Path(__file__).parent / "research"))
+    import _farm_plans
+
+    return _farm_plans
+
+
 def merged(files: Sequence[str]) -> int:
     """Tables and aims of the pairs of several `--json` files of a farm; the exit code."""
     read = [json.loads(Path(file).read_text()) for file in files]
@@ -176,10 +183,7 @@ def merged(files: Sequence[str]) -> int:
         print(f"--merge: files of different problems: {sorted(alike)}", file=sys.stderr)
         return 2
     rows = [row for one in read for row in one["runs"]]
-    sys.path.append(str(Path(__file__).parent / "research"))
-    import _farm_plans
-
-    show(rows, read[0]["seconds"], _farm_plans.LIMIT)
+    show(rows, read[0]["seconds"], farm_plans().LIMIT)
     return exit_code(aims(rows, read[0]["seconds"]))
 
 

@@ -220,7 +220,7 @@ def not_run(rows: Sequence[str], other: Any, based: bool) -> dict[str, str]:
     """
     why = _few_peers.absent()
     if not based:
-        why |= {name: "these tasks have no baseline" for name in ROWS if name in BASED}
+        why |= dict.fromkeys(BASED, "these tasks have no baseline")
     if other is None:
         why |= {OTHER: "no tasks of another family are given"}
     return {name: why[name] for name in rows if name in why}

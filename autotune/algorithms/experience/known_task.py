@@ -49,10 +49,10 @@ class KnownTask:
         )
 
 
-def best_first(task: KnownTask) -> list[tuple[float, float]]:
-    """A key of each trial: its time to the target, and of those without one the best metric."""
-    best = np.nan_to_num(_final(task.curves), nan=-np.inf)
-    return list(zip(task.times.tolist(), (-best).tolist(), strict=True))
+def best_first(task: KnownTask, row: int) -> tuple[float, float]:
+    """A key of a trial: its time to the target, and of those without one the best metric."""
+    seen = task.curves[row][np.isfinite(task.curves[row])]
+    return float(task.times[row]), -float(seen.max(initial=-np.inf))
 
 
 def log_times(task: KnownTask) -> Array:

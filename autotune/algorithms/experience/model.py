@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,14 +82,12 @@ def useful(task: KnownTask, space: CanonicalSpace) -> KnownTask | None:
     their parameters vary in the task.
     """
     adopted = [space.adopted(point) for point in task.points]
-    usable = [i for i, point in enumerate(adopted) if point is not None]
-    order = best_first(task)
-    rows = [usable[i] for i in thinned([order[i] for i in usable], _MOST_TRIALS)]
+    usable = {i: point for i, point in enumerate(adopted) if point is not None}
+    rows = thinned(list(usable), partial(best_first, task), _MOST_TRIALS)
     needed = min(LEAST_SHARED, len(space.searched))
     if len(rows) < LEAST_TRIALS or len(shared(task, space)) < needed:
         return None
-    points = [point for i in rows if (point := adopted[i]) is not None]
-    found = replace(task.subset(rows), points=points)
+    found = replace(task.subset(rows), points=[usable[i] for i in rows])
     return found if log_times(found).shape[1] else None
 
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
-def thinned(order: Sequence[Any], most: int) -> list[int]:
-    """The indices of at most `most` trials: the best ones, as many of the others, evenly spread.
+def thinned(trials: Sequence[T], key: Callable[[T], Any], most: int) -> list[T]:
+    """At most `most` trials in their order: the best ones, as many of the others, evenly spread.
 
     Args:
-        order: a key of each trial, the least of the best one.
+        key: of a trial, the least of the best one; not asked where none is left out.
 
-    >>> thinned([5, 1, 4, 2, 3, 0], 4)
-    [0, 1, 3, 5]
+    >>> thinned([5, 1, 4, 2, 3, 0], lambda value: value, 4)
+    [5, 1, 2, 0]
     """
-    count = len(order)
-    if count <= most:
-        return list(range(count))
-    ranked = sorted(range(count), key=order.__getitem__)
+    if len(trials) <= most:
+        return list(trials)
+    ranked = sorted(range(len(trials)), key=lambda i: key(trials[i]))
     best, others = ranked[: most // 2], sorted(ranked[most // 2 :])
     left = most - len(best)
-    return sorted([*best, *(others[i * len(others) // left] for i in range(left))])
+    chosen = [*best, *(others[i * len(others) // left] for i in range(left))]
+    return [trials[i] for i in sorted(chosen)]

@@ -165,14 +165,12 @@ def _used(trials: Sequence[Trial], target: Target) -> list[Trial]:
     found = [t for t in found if any(target.metric in report.metrics for report in t.reports)]
     usual = usual_hardware(found)
     comparable = [t for t in found if t.hardware == usual]
-    kept = thinned([_best_first(t, target) for t in comparable], _MOST_TRIALS)
-    return [comparable[i] for i in kept]
 
+    def best_first(trial: Trial) -> float:
+        score = target.score(trial)
+        return math.inf if score is None else score
 
-def _best_first(trial: Trial, target: Target) -> float:
-    """A key that sorts trials, also those that were stopped."""
-    score = target.score(trial)
-    return math.inf if score is None else score
+    return thinned(comparable, best_first, _MOST_TRIALS)
 
 
 def _hardware(trials: Sequence[Trial]) -> str:
