@@ -4,7 +4,7 @@
         [--source shipped|others|FILE] [--target quantile|baseline|both] [--workers 1 4]
         [--spends 3 5 10 20 40] [--tasks 17] [--seeds 1] [--json FILE]
     python benchmarks/few_trials.py --problem farm [--data FILE]
-    python benchmarks/few_trials.py --problem shipped [--workers 1] [--seeds 4]
+    python benchmarks/few_trials.py --problem shipped|optimizers [--workers 1] [--seeds 4]
     python benchmarks/few_trials.py --problem real --data-dir DIR [--seeds 10] [--virtual]
     python benchmarks/few_trials.py --merge FILE ...
 
@@ -22,7 +22,9 @@ proposed one, its recorded time is exact. `farm`: real training of small network
 (`farm.py`), judged by means over fresh seeds; a task of one family knows only tasks of the other
 one. `real`: digits, Fashion-MNIST and Shakespeare, see `research/_few_real.py`. `shipped`: each
 study of the shipped experience as a table, where the others on other data are known, and in the row
-"another family" only those of other families (`research/_few_shipped.py`).
+"another family" only those of other families (`research/_few_shipped.py`). `optimizers`: the same
+where the optimizer is searched, over the studies of a problem together
+(`research/_few_optimizers.py`); in rows that end in "studies apart" the known ones are not joined.
 
 `--source`: the known tasks. `shipped` (the default): what the package brings, without the task
 under test, which is looked for by name and by content (equal curves). `others`: the other tasks of
@@ -30,7 +32,7 @@ under test, which is looked for by name and by content (equal curves). `others`:
 under test among them, of real training none of its data set (exit code 2).
 
 `--target quantile`: the accuracy that 5 % of the configurations reach; `baseline`: what the
-baseline's configuration ends with before the limit (not of `shipped`, which has none). Rows with
+baseline's configuration ends with before the limit (not of `shipped` and `optimizers`). Rows with
 wrong experience: every parameter turned around, or points permuted, or tasks of another family (for
 tables the farm's, for the farm those of `--data`). The aims are judged at the least number of
 workers. Exit code 1: one is missed.
@@ -122,10 +124,10 @@ def simulated(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]
     kind = KINDS[options.problem](
         options.data, options.source, options.source_trials, options.quick
     )
-    if options.target != "quantile" and not kind.based:
+    if options.target != "quantile" and kind.own_target:
         raise UserError(
-            f"--target must be quantile with --problem {options.problem}, whose tasks have no "
-            "baseline"
+            f"--target must be quantile with --problem {options.problem}, whose tasks have a "
+            "target of their own"
         )
     names = kind.names()
     numbers = list(range(len(names)))[options.first_task :][: options.tasks]

@@ -6,14 +6,13 @@ Those of Optuna's samplers are in `samplers.optuna_names`, those of pruners in `
 from __future__ import annotations
 
 ELITE = "policy:elite"
-POLICIES = (ELITE, "policy:actor")
-"""The samplers that learn a policy from the trials of their study."""
+"""The sampler that learns a policy from the trials of its study."""
 TRAINED = "policy"
 """The sampler whose policy was trained before: also `policy:FILE.npz`, with weights of one's own.
 
 Older studies mean `policy:elite` by this name.
 """
-REMOVED_POLICIES = ("policy:reinforce", "policy:ppo")
+REMOVED_POLICIES = ("policy:reinforce", "policy:ppo", "policy:actor")
 """Samplers of older versions, which their studies still name."""
 EXPERIENCED = "experienced"
 """The sampler that begins with what other studies have shown."""
@@ -30,7 +29,7 @@ FORKING = ("pbt", "autolrs")
 def removed_policy(name: str) -> str:
     """What is said where a sampler of `REMOVED_POLICIES` is asked for."""
     also = "a study that had it goes on with --sampler policy:elite (sampler='policy:elite')"
-    return f"sampler {name!r} was removed, as it was no better than 'policy:elite' or 'tpe': {also}"
+    return f"sampler {name!r} was removed, as it was no better than 'convergence': {also}"
 
 
 def weights_file(sampler: object) -> str | None:

@@ -214,8 +214,8 @@ TRAIN_POLICY: list[Row] = [
     ("--data", {"metavar": "FILE", "nargs": "+", "type": _path, "default": [],
                 "help": "recorded learning curves: LCBench's form (.npz) or TaskSet's (.json.gz)"}),
     ("--experience", {"metavar": "DIR", "dest": "experience_folder",
-                      "help": "a folder of summaries of studies, or off (the usual one, and what "
-                      "came with autotune)"}),
+                      "help": "a folder of summaries of studies, to train on these alone, or off "
+                      "(the usual folder, and what came with autotune)"}),
     ("--out", {"metavar": "FILE", "dest": "weights", "type": _path, "required": True,
                "help": "the file of the weights to write (.npz)"}),
     ("--minutes", {"metavar": "N", "type": _checked(number),

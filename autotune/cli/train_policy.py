@@ -35,7 +35,8 @@ def run(given: TrainPolicyArguments) -> int:
         raise UserError(f"--out {given.weights}: there is no folder {given.weights.parent}")
     tasks = _tasks(given)
     if not tasks:
-        raise UserError("train-policy: nothing to train on: give --data FILE or --experience DIR")
+        needed = "--data FILE, or --experience DIR with summaries of studies"
+        raise UserError(f"train-policy: nothing to train on: give {needed}")
     from autotune.evaluation.policy_training import to_file
 
     count = to_file.train(tasks, given.weights, given.training_seed, minutes, given.studies, say)
@@ -45,6 +46,7 @@ def run(given: TrainPolicyArguments) -> int:
 
 
 def _tasks(given: TrainPolicyArguments) -> list[KnownTask]:
+    """The tasks to train on; the shipped ones only where no folder is named."""
     from autotune.evaluation.policy_training import recorded
     from autotune.study.experience import store
 
@@ -52,6 +54,7 @@ def _tasks(given: TrainPolicyArguments) -> list[KnownTask]:
     folder = store.folder_of(given.experience_folder)
     if folder is None:
         return tasks
-    if given.experience_folder is not None and not folder.is_dir():
+    named = given.experience_folder is not None
+    if named and not folder.is_dir():
         raise UserError(f"--experience must be a folder or off but got {folder}")
-    return [*tasks, *(summary.task() for summary in store.known(folder, say))]
+    return [*tasks, *(one.task() for one in store.known(folder, say, with_shipped=not named))]

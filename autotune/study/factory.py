@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.algorithms import specs
 from autotune.algorithms.experience.canonical import CanonicalSpace
-from autotune.algorithms.names import EXPERIENCED, FORKING, LIMITED, POLICIES, weights_file
+from autotune.algorithms.names import ELITE, EXPERIENCED, FORKING, LIMITED, weights_file
 from autotune.algorithms.plans.parameters import first_plan, within
 from autotune.algorithms.pruners.rules import Pruner, make_pruner
 from autotune.algorithms.samplers import Sampler
@@ -205,8 +205,8 @@ def make_sampler(
         from autotune.algorithms.samplers.convergence import ConvergenceSampler
 
         return ConvergenceSampler(*about)
-    if isinstance(sampler, str) and sampler.partition(":")[0] == "policy":
-        return PolicySampler(sampler, *about, from_document(start) if start else None)
+    if sampler == ELITE:
+        return PolicySampler(*about, from_document(start) if start else None)
     if not isinstance(sampler, str) and not hasattr(sampler, "sample_relative"):
         needed = "a name, a sampler of Optuna, or an object with ask(number, trials)"
         raise UserError(f"sampler must be {needed}, but got {shown(sampler)}")
@@ -268,7 +268,7 @@ def _start(
         return warm_start.shipped(controller, options.folder(experiment.name), existing)
     from autotune.algorithms.controllers import can_warm_start
 
-    takes = {"sampler": options.sampler in POLICIES, "controller": can_warm_start(controller)}
+    takes = {"sampler": options.sampler == ELITE, "controller": can_warm_start(controller)}
     if takes["controller"] and len(options.sources) > 1:
         given = ", ".join(map(str, options.sources))
         raise UserError(f"controller 'policy' starts from one study (--from) but got {given}")

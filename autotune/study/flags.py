@@ -98,16 +98,15 @@ FLAGS: Mapping[str, Flag] = {
         "--sampler",
         "search",
         "auto (by experience, trials and baseline), experienced, convergence, tpe, widening, "
-        "policy (trained before; or policy:FILE.npz), policy:elite, policy:actor, random, qmc, gp, "
-        "cmaes, nsga2, or an Optuna sampler's dotted path with keyword arguments",
+        "policy (trained before; or policy:FILE.npz), policy:elite, random, qmc, gp, cmaes, nsga2, "
+        "or an Optuna sampler's dotted path with keyword arguments",
         "NAME",
     ),
     "start_from": Flag(
         "--from",
         "search",
         "an earlier study to start from: its best configurations run first, and what it showed is "
-        "known; for samplers policy:elite and policy:actor, and controller policy, its policy; may "
-        "be repeated",
+        "known; for sampler policy:elite and controller policy, its policy; may be repeated",
         "DIR",
         Path,
         several=True,

@@ -47,8 +47,8 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
             (`budget`) and the study ends.
         sampler: `auto` (by `study.defaults`, unless the study has one), `experienced`,
             `convergence`, `tpe`, `widening`, `policy` (or `policy:FILE.npz`), `policy:elite`,
-            `policy:actor`, `random`, `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an Optuna
-            sampler with keyword arguments, or an object with `ask(number, trials)`.
+            `random`, `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an Optuna sampler with
+            keyword arguments, or an object with `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
             `forecast`, `none`, by name or with keyword arguments as in `asha(reduction=2)`, a
             function (see `autotune.algorithms.pruners.rules`), or its name as `module:function` or
@@ -87,11 +87,11 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
             trials on, else none.
         resume: continue the study in the folder, if there is one; False refuses such a folder.
         start_from: the folder of an earlier study, or a list of them. Their best points run first,
-            three at most, and `experienced` knows them. From one study samplers `policy:elite`
-            and `policy:actor` start instead from a policy fitted to the trials there, whichever
-            sampler proposed them, if the spaces overlap; controller `policy` starts from the
-            weights in its `controller.json`. If both are used and only one of them finds something
-            to start from, the other starts untrained.
+            three at most, and `experienced` knows them. From one study sampler `policy:elite`
+            starts instead from a policy fitted to the trials there, whichever sampler proposed
+            them, if the spaces overlap; controller `policy` starts from the weights in its
+            `controller.json`. If both are used and only one of them finds something to start from,
+            the other starts untrained.
         experience: the folder with summaries of earlier studies, from which `experienced` begins;
             when the study ends, its own is added. "off": nothing is read or written. By default
             what AUTOTUNE_EXPERIENCE says, else `~/.local/share/autotune/experience`; on a virtual
@@ -161,6 +161,7 @@ def carry_out(
     existing = existing or Manifest.existing(folder)
     kept = with_result(folder, existing)
     experiment = in_its_space(place.scaled(experiment, options, kept), kept)
+    options = starts.switched(options, kept)
     choice, backend, parts = factory.decided(experiment, options, existing, kept)
     options = choice.options
     here = place.is_here(options) and is_watched()

@@ -2,9 +2,9 @@
 
 The controller's is read from `controller.json`. The sampler's is computed from the earlier study's
 journal, so any study can be the source, whatever its sampler. A study with sampler `policy:elite`
-or `policy:actor` also writes the policy to `policy.json`, to be read by people, and for folders
-without a journal. A study that starts from a policy writes it into its own manifest: a resume does
-not need the earlier study.
+also writes the policy to `policy.json`, to be read by people, and for folders without a journal. A
+study that starts from a policy writes it into its own manifest: a resume does not need the earlier
+study.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.algorithms.names import ELITE
 from autotune.algorithms.ranking.repeats import PROBE, searched
 from autotune.algorithms.samplers.distribution import document, from_document
 from autotune.algorithms.samplers.elite import learned_policy
@@ -168,7 +169,7 @@ def keep(folder: Path, sampler: Any, trials: Sequence[Trial]) -> None:
     if not isinstance(sampler, PolicySampler):
         return
     parameters = document(sampler.policy(trials))
-    policy = {"sampler": sampler.name, "trials": len(trials), **parameters}
+    policy = {"sampler": ELITE, "trials": len(trials), **parameters}
     try:
         atomic.write(
             folder / SAMPLER_POLICY_FILE, json.dumps(policy, indent=2) + "\n", durable=True

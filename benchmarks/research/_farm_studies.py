@@ -50,9 +50,16 @@ class FarmStudy:
     @property
     def study(self) -> Study:
         """What is equal for all of its trials."""
-        name = f"farm-{self.task.name}{'-adamw' if self.adaptive else ''}"
-        trainer, clock = "benchmarks.research.farm", "virtual seconds of the farm"
-        return Study(name, trainer, METRIC, "max", self.task.limit, hardware=clock)
+        problem = f"farm-{self.task.name}"
+        return Study(
+            f"{problem}-adamw" if self.adaptive else problem,
+            "benchmarks.research.farm",
+            METRIC,
+            "max",
+            self.task.limit,
+            hardware="virtual seconds of the farm",
+            problem=problem,
+        )
 
     def space(self) -> at.SearchSpace:
         """What is searched; the horizon is a share of the limit."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import _few_optimizers
 import _few_problems as problems
 import _few_shipped
 import _few_sources as sources
@@ -48,6 +49,8 @@ class Kind(ABC):
 
     based: ClassVar[bool] = True
     """Whether the tasks have a baseline."""
+    own_target: ClassVar[bool] = False
+    """Whether the tasks have a target of their own, and no other one."""
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -142,6 +145,7 @@ class Shipped(Kind):
     """The shipped studies as tables: known are those on other data."""
 
     based = False
+    own_target = True
 
     def __post_init__(self) -> None:
         self._require_source("shipped", "shipped", "whose tasks know the others on other data")
@@ -159,4 +163,30 @@ class Shipped(Kind):
         return {i: _few_shipped.unlike(_few_shipped.tasks()[i]) for i in numbers}
 
 
-KINDS: Mapping[str, type[Kind]] = {"recorded": Recorded, "farm": Farm, "shipped": Shipped}
+class Optimizers(Kind):
+    """The shipped problems with several optimizers: known are studies on other data."""
+
+    own_target = True
+
+    def __post_init__(self) -> None:
+        self._require_source("shipped", "optimizers", "whose tasks know studies on other data")
+
+    def names(self) -> list[str]:
+        return [task.name for task in _few_optimizers.tasks()]
+
+    def case(self, number: int, target: str) -> Case:
+        return _few_optimizers.case(number)
+
+    def known(self, numbers: Sequence[int]) -> Known:
+        return {i: _few_shipped.on_other_data(_few_optimizers.tasks()[i]) for i in numbers}
+
+    def unlike(self, numbers: Sequence[int]) -> Known:
+        return {i: _few_shipped.unlike(_few_optimizers.tasks()[i]) for i in numbers}
+
+
+KINDS: Mapping[str, type[Kind]] = {
+    "recorded": Recorded,
+    "farm": Farm,
+    "shipped": Shipped,
+    "optimizers": Optimizers,
+}

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import _few_peers
 import search
 from _few_problems import Case
-from _few_sources import WRONG, for_space, published_for
+from _few_sources import WRONG, apart, for_space, published_for
 from _shared import Answer
 from search import Leaders
 
@@ -67,9 +67,14 @@ class Study:
         return CanonicalSpace(self.case.problem.space)
 
     def tasks(self, kind: str) -> list[KnownTask]:
-        """Known tasks: `right` ones, `another family`, or a kind of `WRONG`."""
+        """Known tasks: `right` ones, these `apart`, `another family`, or a kind of `WRONG`.
+
+        Apart are studies of one problem with different optimizers, which are joined else.
+        """
         if kind == "another family":
             return for_space(self.other or (), self.canonical)
+        if kind == "apart":
+            return apart(self.known, self.canonical)
         right = for_space(self.known, self.canonical)
         if kind == "right":
             return right
@@ -190,6 +195,8 @@ VARIANTS: Mapping[str, Row] = {
     f"{OWN}, model after 8 trials": _altered(_FIRST=8),
     f"{OWN}, model after 5 trials": _altered(_FIRST=5),
     f"{OWN}, 256 candidates": _altered(_CANDIDATES=256, _EXPLORED=128),
+    f"{NEW}, studies apart": _experienced("apart"),
+    f"{NEW_BASED}, studies apart": _experienced("apart", based=True),
 }
 """Rows that run only if they are named."""
 ROWS: Mapping[str, Row] = {
@@ -208,7 +215,7 @@ ROWS: Mapping[str, Row] = {
     OTHER: _experienced("another family"),
     "the ceiling": _ours(_knowing),
 }
-BASED = ("widening, baseline", OWN_BASED, NEW_BASED)
+BASED = ("widening, baseline", OWN_BASED, NEW_BASED, f"{NEW_BASED}, studies apart")
 
 
 def not_run(rows: Sequence[str], other: Any, based: bool) -> dict[str, str]:

@@ -64,20 +64,24 @@ def data(name: str) -> str:
 def case(number: int) -> Case:
     """A shipped study as a problem."""
     table = Table(tasks()[number])
-    best = int(table.times.argmin())
-    problem = Problem(
+    best = table.points[int(table.times.argmin())]
+    return Case(as_problem(table), "quantile", table.params(best))
+
+
+def as_problem(table: Table) -> Problem:
+    """A table as a problem without a baseline."""
+    return Problem(
         name=table.task.name,
         space=table.space,
         target=at.Target(METRIC, table.goal, limit=1.0),
         simulate=lambda: table.simulate,
         milestones=len(MARKS),
-        best=float(table.times[best]),
+        best=float(table.times.min()),
         judge=lambda config: float(table.times[table.nearest(config)]),
         baseline={},
         recorded=True,
         length=lambda config: 1.0,
     )
-    return Case(problem, "quantile", table.params(table.points[best]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.experience.known_task import KnownTask
 from autotune.algorithms.experience.model import explained, shared, useful
 from autotune.algorithms.experience.names import EFFECTIVE_LR
+from autotune.algorithms.experience.problems import joined
 from autotune.errors import UserError
 from autotune.space.encoding import unit_of, value_at
 from autotune.space.parameters import Choice, is_real
@@ -211,7 +212,12 @@ WRONG: Mapping[str, Callable[[KnownTask, CanonicalSpace], KnownTask]] = {
 
 
 def for_space(tasks: Sequence[KnownTask], space: CanonicalSpace) -> list[KnownTask]:
-    """What a study in a space would use of the tasks: of many those most like it."""
+    """What a study in a space would know of the tasks."""
+    return joined(apart(tasks, space), space)
+
+
+def apart(tasks: Sequence[KnownTask], space: CanonicalSpace) -> list[KnownTask]:
+    """The tasks that a study in a space would use: of many those most like it."""
     usable = [taken for task in tasks if (taken := useful(task, space)) is not None]
     found = [task for task in usable if explained(task, space)]
     alike = sorted(found, key=lambda t: (-len(shared(t, space)), -len(t.points), t.name))

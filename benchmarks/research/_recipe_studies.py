@@ -56,9 +56,14 @@ PROBLEMS: Mapping[str, Small] = {
 
 @dataclass(frozen=True)
 class RecipeStudy:
-    """A recipe, made small."""
+    """A recipe, made small.
+
+    Args:
+        problem: its key in `PROBLEMS`.
+    """
 
     recipe: str
+    problem: str
     experiment: Experiment
     small: Small
 
@@ -74,6 +79,7 @@ class RecipeStudy:
             self.small.limit,
             share=0.1,
             hardware=f"1 core, {platform.machine()}, processor seconds",
+            problem=f"small-{self.problem}",
         )
 
     def extend(self, curves: Curves, count: int, seed: int) -> None:
@@ -125,7 +131,7 @@ def studies(folder: Path, optimizers: Sequence[str]) -> Iterator[RecipeStudy]:
             name = f"search_spaces.{problem}:{optimizer}"
             experiment = _loaded(problem, optimizer)
             if experiment is not None:
-                yield RecipeStudy(name, _shortened(experiment, small), small)
+                yield RecipeStudy(name, problem, _shortened(experiment, small), small)
 
 
 def _loaded(problem: str, optimizer: str) -> Experiment | None:

@@ -34,6 +34,7 @@ class Study:
         limit: of a trial, on the clock: "train" (seconds) or "steps".
         share: of the trials that reach the target within the limit.
         hardware: what they were trained on, in words.
+        problem: the model, data and limit, where there are studies with other optimizers.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Study:
     clock: str = "train"
     share: float = 0.05
     hardware: str = ""
+    problem: str = ""
 
     def seeded(self, seed: int) -> int:
         """The seed of its own points: studies have different ones."""
@@ -120,6 +122,7 @@ def summary(study: Study, curves: Curves) -> Summary:
         times=[_reached(times, values, goal) for times, values in pairs],
         ended=[1.0] * len(pairs),
         curves=[_at_marks(times, values) for times, values in pairs],
+        problem=study.problem,
     )
 
 

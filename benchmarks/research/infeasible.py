@@ -137,7 +137,7 @@ def _sampler(problem: Problem, name: str, seed: int) -> Sampler:
     if name == "convergence":
         return ConvergenceSampler(problem.space, problem.target, seed)
     if name == "policy:elite":
-        return PolicySampler(name, problem.space, problem.target, seed)
+        return PolicySampler(problem.space, problem.target, seed)
     return OptunaSampler(name, problem.space, problem.target, seed)
 
 

@@ -452,7 +452,6 @@ METHODS: dict[str, tuple[str, str, str]] = {
     "gp, capped": ("ours", "gp", "slower_than_best"),
     "policy:elite, capped": ("ours", "policy:elite", "slower_than_best"),
     "policy:elite, bottom half": ("ours", "policy:elite", "bottom_at_same_time"),
-    "policy:actor, bottom half": ("ours", "policy:actor", "bottom_at_same_time"),
     "convergence, none": ("ours", "convergence", "none"),
     "convergence, capped": ("ours", "convergence", "slower_than_best"),
     "convergence, bottom half": ("ours", "convergence", "bottom_at_same_time"),
@@ -465,7 +464,7 @@ METHODS: dict[str, tuple[str, str, str]] = {
     "convergence, hyperband": ("ours", "convergence", "hyperband"),
     **{
         f"{sampler}, capped, effective lr": ("effective", sampler, "slower_than_best")
-        for sampler in ("random", "tpe", "gp", "policy:elite", "policy:actor", "convergence")
+        for sampler in ("random", "tpe", "gp", "policy:elite", "convergence")
     },
     "Optuna random + Hyperband": ("peer", "random", "hyperband"),
     "Optuna TPE": ("peer", "tpe", "none"),

@@ -133,7 +133,7 @@ def test_a_default_source_leaves_the_task_out_and_says_so(
         (("--seeds", "0"), "--seeds must be at least 1, but got 0"),
         (
             ("--problem", "shipped", "--source", "shipped", "--target", "both"),
-            "--target must be quantile with --problem shipped, whose tasks have no baseline",
+            "--target must be quantile with --problem shipped, whose tasks have a target of their own",
         ),
         ((), "--problem recorded needs --data"),
         (
@@ -291,11 +291,30 @@ def test_a_shipped_study_is_a_table_that_knows_none_of_its_own_data(module: Any)
         unlike = {task.name for task in shipped.unlike(shipped.tasks()[number])}
         own = name.partition("-")[0]
         assert unlike == {one for one in known if not one.startswith(own)}
-        assert set(module("rows").not_run(module("rows").ROWS, [], based=False)) >= {
-            *module("rows").BASED
-        }
+        rows = module("rows")
+        assert set(rows.not_run((*rows.ROWS, *rows.VARIANTS), [], based=False)) >= {*rows.BASED}
         alone = "digits" if "digits" in name else "shakespeare" if "shake" in name else name
         assert known == {one.name for one in shipped.shipped() if alone not in one.name}
+
+
+def test_a_problem_with_several_optimizers_is_a_table_of_their_trials(module: Any) -> None:
+    found = module("optimizers")
+    names = [task.problem.partition(" ")[0] for task in found.tasks()]
+    assert {"farm-digits", "small-digits", "small-fashion_mnist", "small-shakespeare"} < {*names}
+    for name, optimizers in (("farm-signals", 3), ("small-shakespeare", 5)):
+        number = names.index(name)
+        case, table = found.case(number), found.OptimizersTable(found.tasks()[number])
+        space = case.problem.space
+        assert len(space.parameters()["optimizer"].options) == optimizers
+        for row in range(0, len(table.points), 7):
+            config = space.config(space.check(table.params(table.points[row])))
+            nearest = table.points[table.nearest(config)]
+            for key in ("optimizer", "lr", "batch_size", "epochs"):
+                assert nearest[key] == table.points[row][key]
+        baseline = case.problem.baseline
+        assert baseline["optimizer"] == ("sgd" if optimizers == 3 else "adamw")
+        assert case.problem.best < case.problem.judge(baseline) <= 1, "it is slow, and arrives"
+        assert case.problem.judge(space.config(case.known_best)) == case.problem.best
 
 
 @pytest.mark.slow

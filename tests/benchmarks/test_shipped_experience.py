@@ -237,6 +237,10 @@ def test_the_shipped_file(maker: ModuleType) -> None:
     small = {study.name.rpartition("-")[2] for study in found if study.name.startswith("small-")}
     assert small == set(maker._OPTIMIZERS)
     for study in found:
+        of = study.name if study.name.startswith("small-") else study.name + "-"
+        trained = study.name.startswith(("small-", "farm-"))
+        assert of.startswith(f"{study.problem}-") if trained else not study.problem, study.name
+    for study in found:
         assert len(study.points) >= 5, study.name
         assert study.reached >= 1, study.name
         assert log_times(study.task()).shape[1] >= 1, study.name

@@ -5,20 +5,30 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from recorded_tasks import task, tasks
+from sims import learning as learning_curve
+from sims import simulate, wide
 
 from autotune.algorithms.experience.known_task import MARKS, KnownTask
 from autotune.algorithms.experience.posterior import Evidence, posterior
 from autotune.algorithms.samplers.trained_policy import network
 from autotune.cli import main
-from autotune.evaluation.policy_training import learning, recorded, settings, torch_network
+from autotune.evaluation.policy_training import (
+    learning,
+    recorded,
+    settings,
+    to_file,
+    torch_network,
+)
 from autotune.evaluation.policy_training.simulation import GRID, SPEND, Study
 from autotune.evaluation.policy_training.tables import Table, for_model, tables
+from autotune.study.experience import store
 from autotune.trial import Report, State, Target, Trial
 
 TABLES = tables(tasks(), np.random.default_rng(0))
@@ -58,12 +68,17 @@ def test_tasks_of_other_parameters_and_of_few_trials_are_no_obstacle() -> None:
     assert {table.task.name for table in made} == {"task-0", "task-1"}
 
 
-def test_recorded_files_are_read(tmp_path: Path) -> None:
+def recorded_file(folder: Path) -> Path:
+    """A file of recorded curves with one task."""
     curves = np.stack([np.linspace(0, 50 + i, 8) for i in range(30)])[None]
     seconds = np.broadcast_to(np.arange(1.0, 9.0), curves.shape)
     about = {"val_accuracy": curves, "time": seconds, "tasks": np.array(["t"])}
-    np.savez(tmp_path / "a.npz", **about, cfg_learning_rate=np.geomspace(1e-3, 1, 30))
-    (read,) = recorded.read(tmp_path / "a.npz")
+    np.savez(folder / "a.npz", **about, cfg_learning_rate=np.geomspace(1e-3, 1, 30))
+    return folder / "a.npz"
+
+
+def test_recorded_files_are_read(tmp_path: Path) -> None:
+    (read,) = recorded.read(recorded_file(tmp_path))
     assert (read.name, read.points[0]) == ("t", {"lr": pytest.approx(1e-3)})
     assert np.isfinite(read.times).sum() == 0, "a time must be below the limit"
     assert read.curves[:, -1] == pytest.approx(50.0 + np.arange(30))
@@ -225,7 +240,8 @@ def test_the_command_writes_weights_that_its_seed_repeats(
         (["--out", "a.npz", "--minutes", "0"], "--minutes must be more than 0 but got 0"),
         (["--out", "a.npz", "--studies", "0"], "--studies must be a whole number >= 1 but got 0"),
         (["--out", "a.npz", "--seed", "-1"], "--seed must be a whole number >= 0 but got -1"),
-        (["--out", "a.npz"], "nothing to train on: give --data FILE or --experience DIR"),
+        (["--out", "a.npz"], "nothing to train on: give --data FILE, or --experience DIR with"),
+        (["--out", "a.npz", "--experience", "."], "nothing to train on: give --data FILE, or"),
         (
             ["--out", "a.npz", "--experience", "absent"],
             "--experience must be a folder or off but got",
@@ -257,6 +273,31 @@ def test_what_cannot_be_trained_is_one_line(
     assert says in said
     assert said.splitlines()[-1].startswith("autotune: ")
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_who_names_a_folder_trains_on_that_alone(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[str] = []
+
+    def train(tasks: list[KnownTask], *_: object) -> int:
+        trained[:] = [task.name for task in tasks]
+        return 1
+
+    own = fast_path / "own"
+    simulate(wide(), fast_path / "s", 6, learning_curve, experience=own)
+    monkeypatch.setattr(to_file, "train", train)
+    (made,) = store.known(own, print, with_shipped=False)
+    monkeypatch.setattr(store, "shipped", lambda warn: [replace(made, name="z", study_id="0" * 32)])
+    monkeypatch.setenv(store.VARIABLE, str(own))
+    words = ["train-policy", "--out", str(fast_path / "w.npz")]
+    for more, names in (
+        ([], ["wide", "z"]),
+        (["--experience", str(own)], ["wide"]),
+        (["--experience", str(own), "--data", str(recorded_file(fast_path))], ["t", "wide"]),
+    ):
+        assert main.main([*words, *more]) == 0
+        assert trained == names
 
 
 def test_a_folder_of_experience_is_training_data() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from older_studies import STUDIES, searched
 
+from autotune.algorithms.names import REMOVED_POLICIES
 from autotune.algorithms.samplers.optuna_names import parse_sampler
 from autotune.errors import UserError
 from autotune.storage import journal
@@ -86,15 +87,17 @@ def test_an_older_study_is_resumed_to_the_same_trials(name: str, fast_path: Path
     assert suggested == list(range(len(result.trials)))
 
 
-@pytest.mark.parametrize("sampler", ["auto", "policy:ppo"])
-def test_a_study_whose_sampler_was_removed_says_what_to_take(sampler: str, fast_path: Path) -> None:
+@pytest.mark.parametrize("removed", REMOVED_POLICIES)
+def test_a_study_whose_sampler_was_removed_says_what_to_take(removed: str, fast_path: Path) -> None:
     folder = copied("searched", fast_path)
     manifest = folder / EXPERIMENT_JSON
-    manifest.write_text(manifest.read_text().replace("policy:actor", "policy:ppo"))
+    manifest.write_text(manifest.read_text().replace("policy:elite", removed))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(UserError, match=r"'policy:ppo' was removed.*--sampler policy") as caught:
-        searched(folder, sampler)
-    assert "\n" not in str(caught.value)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    with pytest.raises(UserError, match="'policy:reinforce' was removed"):
-        parse_sampler("Policy:REINFORCE")
+    for sampler in ("auto", removed):
+        with pytest.raises(UserError, match=f"'{removed}' was removed.*--sampler policy") as caught:
+            searched(folder, sampler)
+        assert "\n" not in str(caught.value)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert len(searched(folder, "policy:elite").trials) == 14
+    with pytest.raises(UserError, match=f"'{removed}' was removed"):
+        parse_sampler(removed.title())

@@ -98,7 +98,8 @@ def summaries(draw: st.DrawFn) -> Summary:
     def column(one: st.SearchStrategy[Any]) -> Any:
         return draw(st.lists(one, min_size=rows, max_size=rows))
 
-    texts = {name: draw(TEXT) for name in ("trainer", "source", "fingerprint", "hardware")}
+    named = ("trainer", "source", "fingerprint", "hardware", "problem")
+    texts = {name: draw(TEXT) for name in named}
     curve = st.lists(NUMBER | st.none(), min_size=12, max_size=12)
     return Summary(
         name="a-study.2",
@@ -405,6 +406,42 @@ def test_a_study_with_another_target_is_no_earlier_run() -> None:
     assert summary.identity_of(loss).fingerprint != summary.identity_of(wide()).fingerprint
     harder = replace(wide(), target=replace(wide().target, value=0.99))
     assert summary.identity_of(harder) == summary.identity_of(wide())
+
+
+def test_studies_of_one_problem_differ_in_the_optimizer_alone() -> None:
+    """As in the recipes: what is fixed beside the optimizer is what was trained."""
+
+    def problem(train: Any = manifest_of, **entries: Any) -> str:
+        space = SearchSpace({"lr": Float(1e-3, 1.0, log=True), **entries})
+        target = at.Target("val_accuracy", 0.9, limit=60)
+        return summary.identity_of(at.Experiment("x", train, space, target)).problem
+
+    sgd = {"data": Fixed("digits"), "optimizer": Fixed("sgd"), "nesterov": Fixed(True)}
+    lars = {"data": Fixed("digits"), "optimizer": Fixed("lars"), "trust": Float(1e-4, 1e-2)}
+    either = {"data": Fixed("digits"), "optimizer": Choice(("sgd", "lars"))}
+    either["nesterov:sgd"] = Fixed(True, when={"optimizer": "sgd"})
+    assert problem(**sgd) == problem(**lars) == problem(**either) != ""
+    assert problem(**{**sgd, "data": Fixed("cifar10")}) != problem(**sgd)
+    assert problem(train=lines, **sgd) != problem(**sgd), "another trainer"
+    assert problem(train=eval("lambda config: None"), **sgd) == "", "a source that is not known"
+
+
+def test_a_study_knows_those_of_one_problem_as_one(fast_path: Path) -> None:
+    """Its own folder has them apart; what the sampler takes is joined, also when it goes on."""
+    stored = fast_path / "store"
+    for name in ("sgd", "lars"):
+        entries = {**WIDE.entries, "optimizer": Fixed(name)}
+        del entries["trust"]
+        one = replace(wide(), name=name, space=SearchSpace(entries), baseline=None)
+        simulate(one, fast_path / name, 8, learning, experience=stored)
+    assert len({study.problem for study in store.known(stored, print)} - {""}) == 1
+    both = replace(wide(), baseline=None)
+    simulate(both, fast_path / "both", 3, learning, experience=stored, **AUTO)
+    knew = known.read(Manifest.read(fast_path / "both"), fast_path / "both")
+    assert len(knew.studies) == 2
+    (task,) = knew.tasks(both.space)
+    assert {point["optimizer"] for point in task.points} == {"sgd", "lars"}
+    assert len(task.points) == sum(len(study.points) for study in knew.studies)
 
 
 # --- the store ------------------------------------------------------------------------------------
@@ -900,7 +937,7 @@ def ranked(
     several: Sequence[Summary], space: SearchSpace, own: str = "", **times: float
 ) -> list[str]:
     """The study ids of those that count, the one most like the new one first."""
-    identity = summary.Identity("mine.train", "", own)
+    identity = summary.Identity("mine.train", "", own, "")
     found = ranking.ranked(several, CanonicalSpace(space), identity, times)
     return [one.study_id for one in found]
 
@@ -1090,10 +1127,28 @@ def test_a_function_is_told_where_its_summary_is(
         file.unlink()
 
 
-def test_status_says_that_it_was_off(fast_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    studied(fast_path / "s", 3, experience="off")
+@pytest.mark.parametrize("options", [{"experience": "off"}, {}])
+def test_status_says_that_it_was_off(
+    options: dict[str, str],
+    fast_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(store.VARIABLE, str(fast_path / "store") if options else "off")
+    studied(fast_path / "s", 3, **options)
+    monkeypatch.delenv(store.VARIABLE)
     assert main.main(["status", str(fast_path / "s")]) == 0
     assert "  experience: off\n" in capsys.readouterr().out
+
+
+def test_the_variable_turns_experience_off_for_studies_that_begin(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for begun, later in (("off", "off"), ("store", None)):
+        for value in (begun, "off"):
+            monkeypatch.setenv(store.VARIABLE, value)
+            studied(fast_path / begun, 3 if value == begun else 4)
+        assert manifest_of(fast_path / begun)["experience"] == later
 
 
 def test_shipped_summaries_are_read_beside_the_folder(

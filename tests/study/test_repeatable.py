@@ -65,7 +65,7 @@ def test_nothing_that_can_be_named_is_left_out() -> None:
         assert any(case.startswith(controller) for case in CASES), controller
 
 
-@pytest.mark.parametrize("case", ["tpe", "convergence", "policy:actor"])
+@pytest.mark.parametrize("case", ["tpe", "convergence", "policy:elite"])
 def test_another_seed_is_another_journal(case: str) -> None:
     study = next(s for name, s in seeded_studies.studies().items() if name.startswith(f"{case}, "))
     assert seeded_studies.digest(study, 3) != seeded_studies.digest(study, 4)

@@ -19,7 +19,7 @@ import autotune as at
 from autotune.backends.simulator import SimCurve
 
 
-def searched(folder: Path, sampler: str = "policy:actor") -> at.StudyResult:
+def searched(folder: Path, sampler: str = "policy:elite") -> at.StudyResult:
     """Killed while three trials ran, two of which have a checkpoint.
 
     It began with the sampler `policy:ppo`, which is no more; its manifest names another one.

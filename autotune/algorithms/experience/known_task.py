@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ class KnownTask:
         curves: the best metric until each of `MARKS`, signed so that higher is better; nan where
             the trial was not seen; (n, 12).
         same: whether it ran the same trainer over the same space.
+        level: the target's value, signed like the curves; None without one.
+        problem: what was trained, whatever the optimizer; empty where that is not known.
     """
 
     name: str
@@ -39,13 +41,18 @@ class KnownTask:
     ended: Array
     curves: Array
     same: bool = False
+    level: float | None = None
+    problem: str = ""
 
     def subset(self, rows: Sequence[int]) -> KnownTask:
         """The task with some of its trials."""
         index = list(rows)
-        points = [self.points[i] for i in index]
-        return KnownTask(
-            self.name, points, self.times[index], self.ended[index], self.curves[index], self.same
+        return replace(
+            self,
+            points=[self.points[i] for i in index],
+            times=self.times[index],
+            ended=self.ended[index],
+            curves=self.curves[index],
         )
 
 
@@ -66,10 +73,10 @@ def log_times(task: KnownTask) -> Array:
     columns = []
     if np.isfinite(task.times).sum() >= _LEAST_REACHED:
         columns.append(_completed(task, task.times))
-    best = _final(task.curves)
+    best = final_metrics(task.curves)
     known = best[np.isfinite(best)]
     for share in _LEVELS if len(known) else ():
-        times = _times_to(task, float(np.quantile(known, share)))
+        times = times_to(task, float(np.quantile(known, share)))
         if np.isfinite(times).sum() >= _LEAST_REACHED:
             columns.append(_completed(task, times))
     return np.stack(columns, axis=1) if columns else np.empty((len(task.points), 0))
@@ -90,13 +97,13 @@ def curve_scores(task: KnownTask) -> Array:
     return scores
 
 
-def _final(curves: Array) -> Array:
+def final_metrics(curves: Array) -> Array:
     """The last metric that was seen of each trial; nan where none was."""
     filled = np.where(np.isfinite(curves), curves, -np.inf).max(axis=1)
     return np.where(np.isfinite(filled), filled, np.nan)
 
 
-def _times_to(task: KnownTask, level: float) -> Array:
+def times_to(task: KnownTask, level: float) -> Array:
     """When each trial's curve reached the level, between two marks on a logarithmic scale."""
     met = task.curves >= level  # nan is not
     first = met.argmax(axis=1)

@@ -12,7 +12,6 @@ from random import Random
 from threading import Lock
 from typing import Any
 
-from autotune.algorithms.names import POLICIES, REMOVED_POLICIES, removed_policy
 from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.algorithms.ranking.trial_index import common_prefix_length
 from autotune.algorithms.samplers.distribution import (
@@ -33,7 +32,7 @@ from autotune.algorithms.samplers.elite import (
     sample_point,
     select_trials,
 )
-from autotune.errors import UserError, unknown
+from autotune.errors import UserError
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, State, Target, Trial
 
@@ -47,27 +46,22 @@ _CRITIC_TRIALS = 250  # so many of the fastest and so many of the newest trials 
 class PolicySampler:
     """Proposes points by a policy over the space.
 
+    The policy moves by natural-gradient steps to an elite archive; a critic picks one of 256
+    candidates that are likely to be feasible.
+
     Args:
-        name: `policy:elite` (natural-gradient steps to an elite archive, and a critic that picks
-            one of 256 candidates that are likely to be feasible), or `policy:actor` (without the
-            critic).
         space: the search space, conditions included.
         target: the target of the trials.
         seed: of the random numbers, together with the number of the ask.
         start: the policy of an earlier study over an overlapping space, as initial policy.
 
     Raises:
-        UserError: an unknown name, or a start that has no parameter in common with the space.
+        UserError: the start has no parameter in common with the space.
     """
 
     def __init__(
-        self, name: str, space: SearchSpace, target: Target, seed: int, start: Policy | None = None
+        self, space: SearchSpace, target: Target, seed: int, start: Policy | None = None
     ) -> None:
-        if name in REMOVED_POLICIES:
-            raise UserError(removed_policy(name))
-        if name not in POLICIES:
-            raise UserError(unknown("sampler", name, POLICIES))
-        self.name = name
         self._space, self._target, self._seed = space, target, seed
         self._parameters = space.parameters()
         self._prior = uniform(self._parameters)
@@ -87,7 +81,7 @@ class PolicySampler:
     def _ask(self, number: int, trials: Sequence[Trial]) -> Params:
         ended = informative_trials(trials)
         version = self._latest_version(trials, ended)
-        if self.name == "policy:elite" and len(ended) >= _FIRST and self._parameters:
+        if len(ended) >= _FIRST and self._parameters:
             return self._pick(number, version, ended)
         return draw_point(version, self._prior, self._space, Random(f"{self._seed}/{number}"))
 

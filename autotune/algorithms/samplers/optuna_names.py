@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autotune.algorithms.names import (
+    ELITE,
     EXPERIENCED,
-    POLICIES,
     REMOVED_POLICIES,
     TRAINED,
     removed_policy,
@@ -38,7 +38,7 @@ SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "nsga2": ("NSGAIISampler", {}),
 }
 """The classes of Optuna's by our names, and their settings."""
-NAMES = ("auto", "convergence", EXPERIENCED, TRAINED, *POLICIES, *SAMPLERS)
+NAMES = ("auto", "convergence", EXPERIENCED, TRAINED, ELITE, *SAMPLERS)
 """The names of all samplers, of Optuna's and of others."""
 
 

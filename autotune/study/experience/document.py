@@ -14,7 +14,7 @@ import math
 import os
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from autotune.study.experience.checks import (
     WHAT,
     is_id,
     is_name,
+    is_number,
     is_point,
     is_text,
     require,
@@ -62,6 +63,7 @@ class Summary:
         ended: when each was seen last.
         curves: the best metric until each of the marks, signed so that higher is better; None where
             the trial was not seen.
+        problem: what was trained, whatever the optimizer; empty where that is not known.
 
     Raises:
         ValueError: a value is not of its kind; it is named.
@@ -79,9 +81,10 @@ class Summary:
     times: Numbers
     ended: Sequence[float]
     curves: Sequence[Numbers]
+    problem: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("trainer", "source", "fingerprint", "hardware", "version"):
+        for name in ("trainer", "source", "fingerprint", "hardware", "version", "problem"):
             require(name, "a text", is_text(getattr(self, name)), getattr(self, name))
         require("name", "a study's name", is_name(self.name), self.name)
         require("study_id", "32 hexadecimal digits", is_id(self.study_id), self.study_id)
@@ -129,7 +132,23 @@ class Summary:
             numbers(self.ended, math.nan),
             np.stack(curves) if curves else np.empty((0, MARKS_KEPT)),
             same,
+            self._level,
+            self._comparable,
         )
+
+    @property
+    def _level(self) -> float | None:
+        """The target's value, signed so that higher is better."""
+        value: Any = self.target.get("value")
+        if not is_number(value):
+            return None
+        return float(value) if self.target.get("mode") == "max" else -float(value)
+
+    @property
+    def _comparable(self) -> str:
+        """What studies with comparable times and metrics have in common; empty: nothing is."""
+        asked = (self.target.get(name) for name in ("metric", "mode", "clock", "longest"))
+        return " ".join(map(str, (self.problem, *asked, self.hardware))) if self.problem else ""
 
     def with_rows_of(self, task: KnownTask, points: Sequence[Point]) -> Summary:
         """The summary with the trials that a task of it has, whose public points are given."""
@@ -157,13 +176,12 @@ def from_json(value: Any) -> Summary:
     Raises:
         ValueError: it is none; in one line.
     """
-    names = [f.name for f in fields(Summary)]
     if not isinstance(value, dict):
         raise ValueError(f"a study must be a dict but got {shown(value)}")
-    for name in names:
-        if name not in value:
-            raise ValueError(f"a study has no {name!r}")
-    return Summary(**{name: value[name] for name in names})
+    for field in fields(Summary):
+        if field.name not in value and field.default is MISSING:
+            raise ValueError(f"a study has no {field.name!r}")
+    return Summary(**{f.name: value[f.name] for f in fields(Summary) if f.name in value})
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -114,12 +114,15 @@ class Known:
 
     def tasks(self, space: SearchSpace) -> list[KnownTask]:
         """The studies as the sampler takes them, with the texts of the space's options."""
-        texts = self.space(space).texts
+        from autotune.algorithms.experience.problems import joined
+
+        own = self.space(space)
         tasks = [study.task(same=s) for study, s in zip(self.studies, self.same, strict=True)]
-        return [
-            replace(task, points=[with_texts(point, texts) for point in task.points])
+        named = [
+            replace(task, points=[with_texts(point, own.texts) for point in task.points])
             for task in tasks
         ]
+        return joined(named, own)
 
     def space(self, space: SearchSpace) -> CanonicalSpace:
         """A space in canonical names, as they were when the study began."""

@@ -7,19 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.algorithms.names import NO_CONTROLLER, POLICIES
+from autotune.algorithms.names import ELITE, NO_CONTROLLER
 from autotune.errors import UserError
 from autotune.storage import driver_lock
 from autotune.storage import manifest as manifest_file
 from autotune.storage.journal import JOURNAL
 from autotune.study import result
 from autotune.study.defaults import sampler_for
-from autotune.study.experience import finding, known, policy_weights, summary
+from autotune.study.experience import finding, known, policy_weights, store, summary
 from autotune.study.experience.document import Summary
 from autotune.study.experience.known import Known
 from autotune.study.experience.summary import UnfitError
 from autotune.study.experiment import Experiment
 from autotune.study.manifest import Manifest
+from autotune.study.option import OFF
 from autotune.study.options import StudyOptions
 
 SAMPLER_POLICY_FILE = "policy.json"
@@ -63,6 +64,18 @@ def begun(
     return finding.find(experiment, options, named, own)
 
 
+def switched(options: StudyOptions, kept: Manifest | None) -> StudyOptions:
+    """The options, with experience off where AUTOTUNE_EXPERIENCE turned it off as the study began.
+
+    So its manifest says it, as of the option: `status` shows it, and a resumed study stays so.
+    `kept` is the manifest in the study's folder, if the study has any result.
+    """
+    began_off = kept is None or kept.options.experience == OFF
+    if options.experience is None and began_off and store.folder_of(None) is None:
+        return replace(options, experience=OFF)
+    return options
+
+
 def entry(knows: Known, options: StudyOptions, existing: Manifest | None) -> Mapping[str, Any]:
     """What the manifest says of what the study knows; without a search what it said before."""
     if options.search or existing is None:
@@ -74,7 +87,7 @@ def takes_policy(options: StudyOptions) -> bool:
     """Whether the one study to start from gives its policy to the sampler or the controller."""
     if len(options.sources) != 1:
         return False
-    return options.sampler in POLICIES or controller_learns(options) or only_learned(options)
+    return options.sampler == ELITE or controller_learns(options) or only_learned(options)
 
 
 def controller_learns(options: StudyOptions) -> bool:
@@ -95,7 +108,7 @@ def controller_learns(options: StudyOptions) -> bool:
 
 def only_learned(options: StudyOptions) -> bool:
     """Whether the folder to start from has a policy and no study."""
-    if len(options.sources) != 1 or options.sampler not in ("auto", *POLICIES):
+    if len(options.sources) != 1 or options.sampler not in ("auto", ELITE):
         return False
     (source,) = options.sources
     return not manifest_file.exists(source) and (source / SAMPLER_POLICY_FILE).is_file()

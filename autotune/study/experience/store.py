@@ -101,14 +101,15 @@ def published() -> list[Point]:
         return []
 
 
-def known(folder: Path, warn: Warn) -> list[Summary]:
-    """All summaries, each study once, by name: those of the folder and the shipped ones.
+def known(folder: Path, warn: Warn, *, with_shipped: bool = True) -> list[Summary]:
+    """All summaries, each study once, by name: those of the folder, and the shipped ones with them.
 
     Raises:
         UserError: the folder cannot be read.
     """
     own = [summary for summaries in kept(folder, warn).values() for summary in summaries]
-    by_id = {summary.study_id: summary for summary in [*shipped(warn), *own]}
+    others = shipped(warn) if with_shipped else []
+    by_id = {summary.study_id: summary for summary in [*others, *own]}
     return sorted(by_id.values(), key=lambda summary: (summary.name, summary.study_id))
 
 

@@ -34,6 +34,7 @@ from autotune.algorithms.experience.posterior import (
     posterior,
     shifts,
 )
+from autotune.algorithms.experience.problems import joined
 from autotune.algorithms.experience.translation import translated
 from autotune.space.parameters import Choice, Fixed, Float, Int
 from autotune.space.schedule_space import ScheduleSpace
@@ -296,6 +297,67 @@ def test_scores_at_equal_times_and_of_trials_that_are_gone() -> None:
     assert (scores[1] < scores[2]).all()
     assert (scores[0, :6] > scores[2, :6]).all()
     assert (scores[0, 6:] == scores[0, 5]).all()
+
+
+# --- studies of one problem -----------------------------------------------------------------------
+
+EITHER = SearchSpace({"optimizer": Choice(("sgd", "adamw")), "lr": LOGS, "drop": Float(0.0, 1.0)})
+
+
+def of_optimizer(name: str, best: float, faster: float = 1.0, **more: Any) -> KnownTask:
+    """A study of one optimizer, `faster` times as fast at each point as another one."""
+    space = SearchSpace({**SPACE.entries, "optimizer": Fixed(name)})
+    needs = lambda point, best: share(point, best) / faster  # noqa: E731
+    return known(f"study-{name}", best, space=space, needs=needs, **more)
+
+
+def test_studies_of_one_problem_say_which_optimizer_is_faster() -> None:
+    tasks = [
+        of_optimizer("sgd", 0.1, problem="p", level=0.9),
+        of_optimizer("adamw", 0.001, faster=3.0, problem="p", level=0.9),
+    ]
+    canonical = CanonicalSpace(EITHER)
+    (one,) = joined(tasks, canonical)
+    assert one.times.tolist() == [*tasks[0].times, *tasks[1].times]
+    assert len(one.points) == len(one.curves) == len(one.ended) == 120
+    best = [{"optimizer": "sgd", "lr": 0.1, "drop": 0.2}]
+    best += [{"optimizer": "adamw", "lr": 0.001, "drop": 0.2}]
+    together, apart = KnownTasks(canonical, [one]), KnownTasks(canonical, tasks)
+    slow, fast = together.at(best).logs[0]
+    assert slow - fast > 0.5 * math.log(3.0)
+    logs = apart.at(best).logs
+    assert logs[0].argmin() == 0, "each study alone knows its own optimizer only"
+    assert logs[-1].argmin() == 1
+
+
+def test_what_is_joined() -> None:
+    two = [of_optimizer(name, 0.01, problem="p", level=0.9) for name in ("sgd", "adamw")]
+    canonical = CanonicalSpace(EITHER)
+    assert joined(two, CanonicalSpace(SPACE)) == two, "a space that does not say its optimizer"
+    fixed = CanonicalSpace(SearchSpace({**SPACE.entries, "optimizer": Fixed("sgd")}))
+    assert joined(two, fixed) == two, "a space of one optimizer"
+    for other in ("q", ""):
+        apart = [two[0], replace(two[1], problem=other)]
+        assert joined(apart, canonical) == apart
+    unknown = [replace(task, problem="") for task in two]
+    assert joined(unknown, canonical) == unknown
+
+
+def test_with_different_targets_a_tenth_of_all_trials_reach_the_common_one() -> None:
+    two = []
+    for name, level in (("sgd", 0.7), ("adamw", 0.8)):
+        task = of_optimizer(name, 0.01, problem="p", level=level)
+        needed = np.array([share(point, 0.01) for point in task.points])
+        curves = 1 - np.exp(-MARKS / needed[:, None])  # all different, to the end
+        two.append(replace(task, curves=curves))
+    (one,) = joined(two, CanonicalSpace(EITHER))
+    final, reached = one.curves[:, -1], np.isfinite(one.times)
+    assert one.level == np.quantile(final, 0.9)
+    assert (reached == (final >= one.level)).all()
+    assert reached.sum() == 12
+    needed = np.array([share(point, 0.01) for point in one.points])
+    exact = -needed * math.log(1 - one.level)
+    assert np.allclose(one.times[reached], exact[reached], rtol=0.1)
 
 
 # --- models ---------------------------------------------------------------------------------------

@@ -397,9 +397,7 @@ def test_a_probe_has_short_milestones() -> None:
     assert probing._shorter({"lr": 1}) == {"lr": 1}
 
 
-@pytest.mark.parametrize(
-    "sampler", ["widening", "convergence", "tpe", "policy:elite", "policy:actor", "qmc"]
-)
+@pytest.mark.parametrize("sampler", ["widening", "convergence", "tpe", "policy:elite", "qmc"])
 def test_every_sampler_samples_what_is_left(sampler: str, fast_path: Path) -> None:
     result = study(fast_path, 5, sampler=sampler)
     assert len({tuple(plan(t).items()) for t in suggested(result)}) == 1
