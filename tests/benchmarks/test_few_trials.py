@@ -133,7 +133,8 @@ def test_a_default_source_leaves_the_task_out_and_says_so(
         (("--seeds", "0"), "--seeds must be at least 1, but got 0"),
         (
             ("--problem", "shipped", "--source", "shipped", "--target", "both"),
-            "--target must be quantile with --problem shipped, whose tasks have a target of their own",
+            "--target must be quantile with --problem shipped, whose tasks have a target of their "
+            "own",
         ),
         ((), "--problem recorded needs --data"),
         (
