@@ -16,7 +16,7 @@ from _few_problems import Case
 from _few_shipped import Table, as_problem, entry, shipped
 
 import autotune as at
-from autotune.algorithms.experience.known_task import KnownTask
+from autotune.algorithms.experience.known_task import KnownTask, final_metrics
 from autotune.algorithms.experience.names import EFFECTIVE_LR, OPTIMIZER
 from autotune.algorithms.experience.problems import one_task
 from autotune.trial import Config, Params
@@ -36,7 +36,7 @@ def tasks() -> list[KnownTask]:
 
 
 def case(number: int) -> Case:
-    """A problem; its baseline is the slowest trial of SGD that reached the target."""
+    """A problem; its baseline is the slowest trial of SGD, or AdamW, that reached the target."""
     table = OptimizersTable(tasks()[number])
     best = table.points[int(table.times.argmin())]
     problem = replace(as_problem(table), baseline=table.space.config(table.params(table.baseline)))
@@ -64,7 +64,7 @@ class OptimizersTable(Table):
         """A point that reaches the target late, or comes near, as a person's may."""
         name = next(name for name in _BASELINE if name in self.of_optimizer)
         rows = self.of_optimizer[name]
-        final = np.nanmax(self.curves, axis=1)
+        final = final_metrics(self.curves)
         fast = sorted(rows, key=lambda row: (self.times[row], -final[row]))
         reached = int(np.isfinite(self.times[rows]).sum())
         return self.points[fast[max(reached - 1, 0)]]
@@ -101,7 +101,7 @@ class OptimizersTable(Table):
 
     @cached_property
     def _tables(self) -> dict[str, Table]:
-        """A table of each optimizer, in the ranges of this space."""
+        """A table of each optimizer."""
         return {name: Table(self.task.subset(rows)) for name, rows in self.of_optimizer.items()}
 
     def nearest(self, config: Config) -> int:

@@ -21,7 +21,7 @@ from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.experience.known_task import KnownTask
 from autotune.algorithms.experience.model import explained, shared, useful
 from autotune.algorithms.experience.names import EFFECTIVE_LR
-from autotune.algorithms.experience.problems import joined
+from autotune.algorithms.experience.problems import by_problem
 from autotune.errors import UserError
 from autotune.space.encoding import unit_of, value_at
 from autotune.space.parameters import Choice, is_real
@@ -213,7 +213,7 @@ WRONG: Mapping[str, Callable[[KnownTask, CanonicalSpace], KnownTask]] = {
 
 def for_space(tasks: Sequence[KnownTask], space: CanonicalSpace) -> list[KnownTask]:
     """What a study in a space would know of the tasks."""
-    return joined(apart(tasks, space), space)
+    return by_problem(apart(tasks, space), space)
 
 
 def apart(tasks: Sequence[KnownTask], space: CanonicalSpace) -> list[KnownTask]:

@@ -300,7 +300,7 @@ def test_a_shipped_study_is_a_table_that_knows_none_of_its_own_data(module: Any)
 
 def test_a_problem_with_several_optimizers_is_a_table_of_their_trials(module: Any) -> None:
     found = module("optimizers")
-    names = [task.problem.partition(" ")[0] for task in found.tasks()]
+    names = [task.name for task in found.tasks()]
     assert {"farm-digits", "small-digits", "small-fashion_mnist", "small-shakespeare"} < {*names}
     for name, optimizers in (("farm-signals", 3), ("small-shakespeare", 5)):
         number = names.index(name)

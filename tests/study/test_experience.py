@@ -408,40 +408,30 @@ def test_a_study_with_another_target_is_no_earlier_run() -> None:
     assert summary.identity_of(harder) == summary.identity_of(wide())
 
 
-def test_studies_of_one_problem_differ_in_the_optimizer_alone() -> None:
-    """As in the recipes: what is fixed beside the optimizer is what was trained."""
-
-    def problem(train: Any = manifest_of, **entries: Any) -> str:
-        space = SearchSpace({"lr": Float(1e-3, 1.0, log=True), **entries})
-        target = at.Target("val_accuracy", 0.9, limit=60)
-        return summary.identity_of(at.Experiment("x", train, space, target)).problem
-
-    sgd = {"data": Fixed("digits"), "optimizer": Fixed("sgd"), "nesterov": Fixed(True)}
-    lars = {"data": Fixed("digits"), "optimizer": Fixed("lars"), "trust": Float(1e-4, 1e-2)}
-    either = {"data": Fixed("digits"), "optimizer": Choice(("sgd", "lars"))}
-    either["nesterov:sgd"] = Fixed(True, when={"optimizer": "sgd"})
-    assert problem(**sgd) == problem(**lars) == problem(**either) != ""
-    assert problem(**{**sgd, "data": Fixed("cifar10")}) != problem(**sgd)
-    assert problem(train=lines, **sgd) != problem(**sgd), "another trainer"
-    assert problem(train=eval("lambda config: None"), **sgd) == "", "a source that is not known"
-
-
 def test_a_study_knows_those_of_one_problem_as_one(fast_path: Path) -> None:
-    """Its own folder has them apart; what the sampler takes is joined, also when it goes on."""
+    """Its own folder has them apart; what the sampler takes is one task."""
     stored = fast_path / "store"
     for name in ("sgd", "lars"):
         entries = {**WIDE.entries, "optimizer": Fixed(name)}
         del entries["trust"]
         one = replace(wide(), name=name, space=SearchSpace(entries), baseline=None)
-        simulate(one, fast_path / name, 8, learning, experience=stored)
-    assert len({study.problem for study in store.known(stored, print)} - {""}) == 1
+        simulate(one, fast_path / name, 8, learning, pruner="none")
+        store.write(stored, replace(of_folder(fast_path / name), problem="wide"))
     both = replace(wide(), baseline=None)
     simulate(both, fast_path / "both", 3, learning, experience=stored, **AUTO)
     knew = known.read(Manifest.read(fast_path / "both"), fast_path / "both")
-    assert len(knew.studies) == 2
+    assert [study.name for study in knew.studies] == ["lars", "sgd"]
     (task,) = knew.tasks(both.space)
     assert {point["optimizer"] for point in task.points} == {"sgd", "lars"}
     assert len(task.points) == sum(len(study.points) for study in knew.studies)
+
+
+def test_a_file_of_an_earlier_version_keeps_its_bytes(made: Summary) -> None:
+    """A study that goes on writes what it knows again, and its manifest has the checksum."""
+    written = made.to_json()
+    assert "problem" not in written, "no earlier version has it"
+    assert document.from_json(written) == made
+    assert document.from_json({**written, "problem": "p"}).to_json()["problem"] == "p"
 
 
 # --- the store ------------------------------------------------------------------------------------
@@ -937,7 +927,7 @@ def ranked(
     several: Sequence[Summary], space: SearchSpace, own: str = "", **times: float
 ) -> list[str]:
     """The study ids of those that count, the one most like the new one first."""
-    identity = summary.Identity("mine.train", "", own, "")
+    identity = summary.Identity("mine.train", "", own)
     found = ranking.ranked(several, CanonicalSpace(space), identity, times)
     return [one.study_id for one in found]
 

@@ -31,8 +31,8 @@ class KnownTask:
         curves: the best metric until each of `MARKS`, signed so that higher is better; nan where
             the trial was not seen; (n, 12).
         same: whether it ran the same trainer over the same space.
-        level: the target's value, signed like the curves; None without one.
-        problem: what was trained, whatever the optimizer; empty where that is not known.
+        problem: the name of what was trained, whatever the optimizer, where other studies trained
+            it, too; else empty.
     """
 
     name: str
@@ -41,7 +41,6 @@ class KnownTask:
     ended: Array
     curves: Array
     same: bool = False
-    level: float | None = None
     problem: str = ""
 
     def subset(self, rows: Sequence[int]) -> KnownTask:

@@ -39,11 +39,6 @@ NEURAL = frozenset(
 )
 """Canonical names that only the training of neural networks has."""
 
-OF_OPTIMIZERS = frozenset(
-    (OPTIMIZER, LR, EFFECTIVE_LR, MOMENTUM, "beta2", "nesterov", "trust", "weight_decay")
-)
-"""Canonical names of the optimizer and its settings."""
-
 
 def canonical_name(name: str, said: Mapping[str, str] | None = None) -> str:
     """The canonical name of a parameter's flat name.

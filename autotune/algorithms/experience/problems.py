@@ -1,7 +1,7 @@
-"""Studies of one problem with different optimizers, joined.
+"""Studies of one problem with different optimizers as one known task.
 
-A study of one optimizer does not say whether another one is faster. Studies that trained the same
-model on the same data to the same limit say it together.
+A study of one optimizer says nothing about another one. Studies that trained the same model on the
+same data, with the same limit, say together which optimizer is faster.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.algorithms.experience.canonical import CanonicalSpace
-from autotune.algorithms.experience.known_task import Array, KnownTask, final_metrics, times_to
+from autotune.algorithms.experience.known_task import KnownTask, final_metrics, times_to
 
-_SHARE = 0.1  # of the trials reach the target of studies that had different ones
+_SHARE = 0.1  # of the trials reach the common target
 
 
-def joined(tasks: Sequence[KnownTask], space: CanonicalSpace) -> list[KnownTask]:
-    """The tasks; for a space of several optimizers with one task in place of all of one problem."""
+def by_problem(tasks: Sequence[KnownTask], space: CanonicalSpace) -> list[KnownTask]:
+    """The tasks; for a space of several optimizers with one in place of all of one problem."""
     if len(space.optimizers() or ()) < 2:
         return list(tasks)
     found: dict[object, list[KnownTask]] = {}
@@ -28,25 +28,19 @@ def joined(tasks: Sequence[KnownTask], space: CanonicalSpace) -> list[KnownTask]
 
 
 def one_task(tasks: Sequence[KnownTask]) -> KnownTask:
-    """All trials of tasks of one problem as one task, with the name of the first.
+    """All trials of tasks of one problem, as one task.
 
-    Where their targets differ, its target is the level that a tenth of all trials reach, and times
-    are read off the curves.
+    Each had a target of its own: the common one is the level that a tenth of all trials reach, and
+    times are read off the curves, none of which was stopped early.
     """
+    curves = np.concatenate([task.curves for task in tasks])
     one = replace(
         tasks[0],
+        name=tasks[0].problem,
         points=[point for task in tasks for point in task.points],
-        times=_of_all([task.times for task in tasks]),
-        ended=_of_all([task.ended for task in tasks]),
-        curves=_of_all([task.curves for task in tasks]),
-        same=any(task.same for task in tasks),
+        times=np.concatenate([task.times for task in tasks]),
+        ended=np.concatenate([task.ended for task in tasks]),
+        curves=curves,
     )
-    best = final_metrics(one.curves)
-    if len({task.level for task in tasks}) == 1 or not np.isfinite(best).any():
-        return one
-    level = float(np.quantile(best[np.isfinite(best)], 1 - _SHARE))
-    return replace(one, times=times_to(one, level), level=level)
-
-
-def _of_all(each: Sequence[Array]) -> Array:
-    return np.concatenate(each)
+    level = float(np.nanquantile(final_metrics(curves), 1 - _SHARE))
+    return replace(one, times=times_to(one, level))

@@ -26,7 +26,6 @@ from autotune.study.experience.checks import (
     WHAT,
     is_id,
     is_name,
-    is_number,
     is_point,
     is_text,
     require,
@@ -63,7 +62,8 @@ class Summary:
         ended: when each was seen last.
         curves: the best metric until each of the marks, signed so that higher is better; None where
             the trial was not seen.
-        problem: what was trained, whatever the optimizer; empty where that is not known.
+        problem: the name of what was trained, whatever the optimizer, if it was trained with others
+            to the same limit and no trial was stopped early; else empty, as for a user's study.
 
     Raises:
         ValueError: a value is not of its kind; it is named.
@@ -100,8 +100,9 @@ class Summary:
         require("the number of points", most, rows <= _MOST_TRIALS, rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields as JSON types."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        """Its fields as JSON types; those that have a default only where they differ from it."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.default is MISSING}
+        return {**named, "problem": self.problem} if self.problem else named
 
     @property
     def file_name(self) -> str:
@@ -132,23 +133,8 @@ class Summary:
             numbers(self.ended, math.nan),
             np.stack(curves) if curves else np.empty((0, MARKS_KEPT)),
             same,
-            self._level,
-            self._comparable,
+            self.problem,
         )
-
-    @property
-    def _level(self) -> float | None:
-        """The target's value, signed so that higher is better."""
-        value: Any = self.target.get("value")
-        if not is_number(value):
-            return None
-        return float(value) if self.target.get("mode") == "max" else -float(value)
-
-    @property
-    def _comparable(self) -> str:
-        """What studies with comparable times and metrics have in common; empty: nothing is."""
-        asked = (self.target.get(name) for name in ("metric", "mode", "clock", "longest"))
-        return " ".join(map(str, (self.problem, *asked, self.hardware))) if self.problem else ""
 
     def with_rows_of(self, task: KnownTask, points: Sequence[Point]) -> Summary:
         """The summary with the trials that a task of it has, whose public points are given."""

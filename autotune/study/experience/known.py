@@ -114,7 +114,7 @@ class Known:
 
     def tasks(self, space: SearchSpace) -> list[KnownTask]:
         """The studies as the sampler takes them, with the texts of the space's options."""
-        from autotune.algorithms.experience.problems import joined
+        from autotune.algorithms.experience.problems import by_problem
 
         own = self.space(space)
         tasks = [study.task(same=s) for study, s in zip(self.studies, self.same, strict=True)]
@@ -122,7 +122,7 @@ class Known:
             replace(task, points=[with_texts(point, own.texts) for point in task.points])
             for task in tasks
         ]
-        return joined(named, own)
+        return by_problem(named, own)
 
     def space(self, space: SearchSpace) -> CanonicalSpace:
         """A space in canonical names, as they were when the study began."""

@@ -67,13 +67,15 @@ def begun(
 def switched(options: StudyOptions, kept: Manifest | None) -> StudyOptions:
     """The options, with experience off where AUTOTUNE_EXPERIENCE turned it off as the study began.
 
-    So its manifest says it, as of the option: `status` shows it, and a resumed study stays so.
-    `kept` is the manifest in the study's folder, if the study has any result.
+    So its manifest says it, as of the option: `status` shows it, and a study that goes on stays so
+    unless the option says otherwise. `kept` is the manifest in the study's folder, if the study has
+    any result.
     """
-    began_off = kept is None or kept.options.experience == OFF
-    if options.experience is None and began_off and store.folder_of(None) is None:
-        return replace(options, experience=OFF)
-    return options
+    if kept is None:
+        began_off = options.experience is None and store.folder_of(None) is None
+    else:
+        began_off = options.experience is None and kept.options.experience == OFF
+    return replace(options, experience=OFF) if began_off else options
 
 
 def entry(knows: Known, options: StudyOptions, existing: Manifest | None) -> Mapping[str, Any]:

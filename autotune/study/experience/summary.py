@@ -12,13 +12,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.algorithms.experience.names import OF_OPTIMIZERS, canonical_name
 from autotune.algorithms.experience.thinned import thinned
 from autotune.algorithms.ranking.repeats import with_mean_times
 from autotune.algorithms.samplers.elite import is_informative
 from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.errors import UserError
-from autotune.space.parameters import Fixed
 from autotune.storage.codec import encode
 from autotune.study import source
 from autotune.study.experience.checks import LARGEST
@@ -86,7 +84,6 @@ def of_study(
         times=[_time(trial, limit) for trial in used],
         ended=[_ended(trial, limit) for trial in used],
         curves=[_curve(trial, target, limit) for trial in used],
-        problem=own.problem,
     )
 
 
@@ -99,14 +96,11 @@ class Identity:
         source: a checksum of its source; empty where that is not known.
         fingerprint: a checksum of trainer, space and fixed values; where the source is not known,
             also of the study's name.
-        problem: a checksum of the trainer, its source and the fixed values that are no settings of
-            an optimizer; empty where the source is not known.
     """
 
     trainer: str
     source: str
     fingerprint: str
-    problem: str
 
 
 def identity_of(experiment: Experiment) -> Identity:
@@ -129,20 +123,9 @@ def _identity(
     if known and not re.fullmatch(r"[0-9a-f]{64}", known):  # a trainer may say any text
         known = hashlib.sha256(known.encode()).hexdigest()
     asked = [target.metric, target.mode, target.clock]
-    entries = space["entries"]
-    own = _checksum([trainer, known or f"name:{name}", entries, asked])
-    problem = _checksum([trainer, known, _trained(entries)]) if known else ""
-    return Identity(trainer, known, own, problem)
-
-
-def _checksum(content: object) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _trained(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The fixed values of a described space that are no settings of an optimizer."""
-    fixed = {n: e for n, e in entries.items() if e["kind"] == Fixed.__name__ and not e["when"]}
-    return {n: e["value"] for n, e in fixed.items() if canonical_name(n) not in OF_OPTIMIZERS}
+    content = [trainer, known or f"name:{name}", space.get("entries"), asked]
+    text = json.dumps(content, sort_keys=True)
+    return Identity(trainer, known, hashlib.sha256(text.encode()).hexdigest())
 
 
 def public(point: Mapping[str, Any]) -> dict[str, Any]:

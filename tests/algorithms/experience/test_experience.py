@@ -34,7 +34,7 @@ from autotune.algorithms.experience.posterior import (
     posterior,
     shifts,
 )
-from autotune.algorithms.experience.problems import joined
+from autotune.algorithms.experience.problems import by_problem
 from autotune.algorithms.experience.translation import translated
 from autotune.space.parameters import Choice, Fixed, Float, Int
 from autotune.space.schedule_space import ScheduleSpace
@@ -311,15 +311,19 @@ def of_optimizer(name: str, best: float, faster: float = 1.0, **more: Any) -> Kn
     return known(f"study-{name}", best, space=space, needs=needs, **more)
 
 
+def whole(name: str, best: float, faster: float = 1.0, **more: Any) -> KnownTask:
+    """A study of one optimizer whose trials were not stopped, and are all different to the end."""
+    task = of_optimizer(name, best, faster, **more)
+    needed = np.array([share(point, best) / faster for point in task.points])
+    return replace(task, curves=1 - np.exp(-MARKS / needed[:, None]), ended=np.ones(len(needed)))
+
+
 def test_studies_of_one_problem_say_which_optimizer_is_faster() -> None:
-    tasks = [
-        of_optimizer("sgd", 0.1, problem="p", level=0.9),
-        of_optimizer("adamw", 0.001, faster=3.0, problem="p", level=0.9),
-    ]
+    tasks = [whole("sgd", 0.1, problem="p"), whole("adamw", 0.001, faster=3.0, problem="p")]
     canonical = CanonicalSpace(EITHER)
-    (one,) = joined(tasks, canonical)
-    assert one.times.tolist() == [*tasks[0].times, *tasks[1].times]
-    assert len(one.points) == len(one.curves) == len(one.ended) == 120
+    (one,) = by_problem(tasks, canonical)
+    assert one.name == "p"
+    assert len(one.points) == len(one.curves) == len(one.ended) == len(one.times) == 120
     best = [{"optimizer": "sgd", "lr": 0.1, "drop": 0.2}]
     best += [{"optimizer": "adamw", "lr": 0.001, "drop": 0.2}]
     together, apart = KnownTasks(canonical, [one]), KnownTasks(canonical, tasks)
@@ -330,34 +334,28 @@ def test_studies_of_one_problem_say_which_optimizer_is_faster() -> None:
     assert logs[-1].argmin() == 1
 
 
+def test_a_tenth_of_all_trials_reach_the_common_target_at_their_own_time() -> None:
+    two = [whole("sgd", 0.01, problem="p"), whole("adamw", 0.01, faster=2.0, problem="p")]
+    (one,) = by_problem(two, CanonicalSpace(EITHER))
+    final, reached = one.curves[:, -1], np.isfinite(one.times)
+    level = np.quantile(final, 0.9)
+    assert (reached == (final >= level)).all()
+    assert reached.sum() == 12
+    needed = np.array([share(p, 0.01) / (1 + (p["optimizer"] == "adamw")) for p in one.points])
+    assert np.allclose(one.times[reached], -needed[reached] * math.log(1 - level), rtol=0.1)
+
+
 def test_what_is_joined() -> None:
-    two = [of_optimizer(name, 0.01, problem="p", level=0.9) for name in ("sgd", "adamw")]
+    two = [whole(name, 0.01, problem="p") for name in ("sgd", "adamw")]
     canonical = CanonicalSpace(EITHER)
-    assert joined(two, CanonicalSpace(SPACE)) == two, "a space that does not say its optimizer"
+    assert by_problem(two, CanonicalSpace(SPACE)) == two, "a space that does not say its optimizer"
     fixed = CanonicalSpace(SearchSpace({**SPACE.entries, "optimizer": Fixed("sgd")}))
-    assert joined(two, fixed) == two, "a space of one optimizer"
+    assert by_problem(two, fixed) == two, "a space of one optimizer"
     for other in ("q", ""):
         apart = [two[0], replace(two[1], problem=other)]
-        assert joined(apart, canonical) == apart
+        assert by_problem(apart, canonical) == apart
     unknown = [replace(task, problem="") for task in two]
-    assert joined(unknown, canonical) == unknown
-
-
-def test_with_different_targets_a_tenth_of_all_trials_reach_the_common_one() -> None:
-    two = []
-    for name, level in (("sgd", 0.7), ("adamw", 0.8)):
-        task = of_optimizer(name, 0.01, problem="p", level=level)
-        needed = np.array([share(point, 0.01) for point in task.points])
-        curves = 1 - np.exp(-MARKS / needed[:, None])  # all different, to the end
-        two.append(replace(task, curves=curves))
-    (one,) = joined(two, CanonicalSpace(EITHER))
-    final, reached = one.curves[:, -1], np.isfinite(one.times)
-    assert one.level == np.quantile(final, 0.9)
-    assert (reached == (final >= one.level)).all()
-    assert reached.sum() == 12
-    needed = np.array([share(point, 0.01) for point in one.points])
-    exact = -needed * math.log(1 - one.level)
-    assert np.allclose(one.times[reached], exact[reached], rtol=0.1)
+    assert by_problem(unknown, canonical) == unknown
 
 
 # --- models ---------------------------------------------------------------------------------------
@@ -459,7 +457,7 @@ def test_predictions_do_not_depend_on_what_else_is_asked() -> None:
     for i, alone in enumerate(each):
         assert np.array_equal(together.of([i]).logs, alone.logs)
         assert np.array_equal(together.of([i]).deviations, alone.deviations)
-        assert np.array_equal(together.joined(alone).scores[:, 9], together.scores[:, i])
+        assert np.array_equal(together.by_problem(alone).scores[:, 9], together.scores[:, i])
 
 
 # --- the posterior --------------------------------------------------------------------------------
