@@ -457,7 +457,7 @@ def test_predictions_do_not_depend_on_what_else_is_asked() -> None:
     for i, alone in enumerate(each):
         assert np.array_equal(together.of([i]).logs, alone.logs)
         assert np.array_equal(together.of([i]).deviations, alone.deviations)
-        assert np.array_equal(together.by_problem(alone).scores[:, 9], together.scores[:, i])
+        assert np.array_equal(together.joined(alone).scores[:, 9], together.scores[:, i])
 
 
 # --- the posterior --------------------------------------------------------------------------------
