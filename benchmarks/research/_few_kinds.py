@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import _few_optimizers
@@ -146,42 +147,33 @@ class Shipped(Kind):
 
     based = False
     own_target = True
+    problem: ClassVar[str] = "shipped"
+    made: ClassVar[ModuleType] = _few_shipped
+    """The module that makes the tasks."""
 
     def __post_init__(self) -> None:
-        self._require_source("shipped", "shipped", "whose tasks know the others on other data")
+        self._require_source("shipped", self.problem, "whose tasks know the others on other data")
 
     def names(self) -> list[str]:
-        return [task.name for task in _few_shipped.tasks()]
+        return [task.name for task in self.made.tasks()]
 
     def case(self, number: int, target: str) -> Case:
-        return _few_shipped.case(number)
+        case: Case = self.made.case(number)
+        return case
 
     def known(self, numbers: Sequence[int]) -> Known:
-        return {i: _few_shipped.on_other_data(_few_shipped.tasks()[i]) for i in numbers}
+        return {i: _few_shipped.on_other_data(self.made.tasks()[i]) for i in numbers}
 
     def unlike(self, numbers: Sequence[int]) -> Known:
-        return {i: _few_shipped.unlike(_few_shipped.tasks()[i]) for i in numbers}
+        return {i: _few_shipped.unlike(self.made.tasks()[i]) for i in numbers}
 
 
-class Optimizers(Kind):
-    """The shipped problems with several optimizers: known are studies on other data."""
+class Optimizers(Shipped):
+    """The shipped problems with several optimizers, from a baseline, too."""
 
-    own_target = True
-
-    def __post_init__(self) -> None:
-        self._require_source("shipped", "optimizers", "whose tasks know studies on other data")
-
-    def names(self) -> list[str]:
-        return [task.name for task in _few_optimizers.tasks()]
-
-    def case(self, number: int, target: str) -> Case:
-        return _few_optimizers.case(number)
-
-    def known(self, numbers: Sequence[int]) -> Known:
-        return {i: _few_shipped.on_other_data(_few_optimizers.tasks()[i]) for i in numbers}
-
-    def unlike(self, numbers: Sequence[int]) -> Known:
-        return {i: _few_shipped.unlike(_few_optimizers.tasks()[i]) for i in numbers}
+    based = True
+    problem = "optimizers"
+    made = _few_optimizers
 
 
 KINDS: Mapping[str, type[Kind]] = {

@@ -18,7 +18,7 @@ from _few_shipped import Table, as_problem, entry, shipped
 import autotune as at
 from autotune.algorithms.experience.known_task import KnownTask, final_metrics
 from autotune.algorithms.experience.names import EFFECTIVE_LR, OPTIMIZER
-from autotune.algorithms.experience.problems import one_task
+from autotune.algorithms.experience.problems import joined
 from autotune.trial import Config, Params
 
 _SHARED = ("batch_size", "epochs")  # parameters of all optimizers
@@ -28,11 +28,7 @@ _BASELINE = ("sgd", "adamw")  # the optimizer of a baseline: the first of these 
 @lru_cache(maxsize=1)
 def tasks() -> list[KnownTask]:
     """The problems that were trained with several optimizers."""
-    found: dict[str, list[KnownTask]] = {}
-    for task in shipped():
-        if task.problem:
-            found.setdefault(task.problem, []).append(task)
-    return [one_task(several) for several in found.values() if len(several) > 1]
+    return [task for task in joined(shipped()) if task.name == task.problem]
 
 
 def case(number: int) -> Case:

@@ -19,15 +19,18 @@ _SHARE = 0.1  # of the trials reach the common target
 
 def by_problem(tasks: Sequence[KnownTask], space: CanonicalSpace) -> list[KnownTask]:
     """The tasks; for a space of several optimizers with one in place of all of one problem."""
-    if len(space.optimizers() or ()) < 2:
-        return list(tasks)
+    return joined(tasks) if len(space.optimizers() or ()) > 1 else list(tasks)
+
+
+def joined(tasks: Sequence[KnownTask]) -> list[KnownTask]:
+    """The tasks, with one in place of all of one problem, which has the problem's name."""
     found: dict[object, list[KnownTask]] = {}
     for number, task in enumerate(tasks):
         found.setdefault(task.problem or number, []).append(task)
-    return [one_task(several) if len(several) > 1 else several[0] for several in found.values()]
+    return [_one_task(several) if len(several) > 1 else several[0] for several in found.values()]
 
 
-def one_task(tasks: Sequence[KnownTask]) -> KnownTask:
+def _one_task(tasks: Sequence[KnownTask]) -> KnownTask:
     """All trials of tasks of one problem, as one task.
 
     Each had a target of its own: the common one is the level that a tenth of all trials reach, and

@@ -71,11 +71,10 @@ def switched(options: StudyOptions, kept: Manifest | None) -> StudyOptions:
     unless the option says otherwise. `kept` is the manifest in the study's folder, if the study has
     any result.
     """
-    if kept is None:
-        began_off = options.experience is None and store.folder_of(None) is None
-    else:
-        began_off = options.experience is None and kept.options.experience == OFF
-    return replace(options, experience=OFF) if began_off else options
+    if options.experience is not None:
+        return options
+    off = store.folder_of(None) is None if kept is None else kept.options.experience == OFF
+    return replace(options, experience=OFF) if off else options
 
 
 def entry(knows: Known, options: StudyOptions, existing: Manifest | None) -> Mapping[str, Any]:
