@@ -1,15 +1,19 @@
 """What the trained policy is worth on tasks that it was not trained on.
 
     python benchmarks/research/trained_policy.py train --data FOLDER --to WEIGHTS --fold F
-        [--folds 5] [--studies 900] [--seed 0]
+        [--folds 5] [--studies 900] [--seed 0] [--shipped]
     python benchmarks/research/trained_policy.py simulate --data FOLDER --to WEIGHTS [--seeds 4]
+        [--farm]
     python benchmarks/research/trained_policy.py drive --data FOLDER --to WEIGHTS [--seeds 2]
 
 `train` leaves every `--folds`-th task of `FOLDER/lcbench_dev.npz` out, beginning with task F, and
-trains on all others and on TaskSet's (`FOLDER/taskset`); it writes `WEIGHTS/ppo-SEED-F.npz`.
+trains on all others and on TaskSet's (`FOLDER/taskset`); it writes `WEIGHTS/ppo-SEED-F.npz`. With
+`--shipped` it trains on the package's studies of the farm and of small recipes, too, without those
+on the data that the fold leaves out (`DATA`).
 `simulate` runs capped studies of each task that some weights have not seen, with these, in the
 simulator of `autotune.evaluation.policy_training`: the candidates are the half of the
-configurations that no model has seen, and the models know the other half of all other tasks.
+configurations that no model has seen, and the models know the other half of all other tasks. With
+`--farm` the tasks are the package's studies of the farm, and known are the others on other data.
 `drive` does the same with the study's own driver, the default pruner and the samplers themselves:
 a proposed point is what the nearest configuration of that half is.
 Regret: time of the best found over that of the best candidate, at 3, 5, 10 and 20 limits of spend,
@@ -25,6 +29,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import _few_shipped
 import numpy as np
 from _driven import Driven, Timed
 from _tables import by_task
@@ -37,6 +42,8 @@ from autotune.evaluation.policy_training.tables import Table, tables
 
 SPENDS = (3, 5, 10, 20)
 VIEWS = 3
+DATA = ("digits", "signals", "fashion", "shakespeare")
+"""What the fold of this number leaves out of the shipped studies; a further one leaves out none."""
 Choose = Callable[[Decision, np.random.Generator], int]
 
 
@@ -46,10 +53,32 @@ def tasks(data: Path) -> tuple[list[KnownTask], list[KnownTask]]:
     return recorded.read(data / "lcbench_dev.npz"), [t for f in others for t in recorded.read(f)]
 
 
+def shipped(left_out: str = "") -> list[KnownTask]:
+    """The package's studies of the farm and of small recipes, without those on some data."""
+    made_here = [t for t in _few_shipped.shipped() if t.name.startswith(("farm-", "small-"))]
+    return [task for task in made_here if _few_shipped.data(task.name) != left_out]
+
+
+def test_tables(given: argparse.Namespace, own: Sequence[KnownTask]) -> list[tuple[int, Table]]:
+    """The tables of the tasks under test, each with the fold that leaves it out."""
+    rng = np.random.default_rng(0)
+    if not given.farm:
+        return [(i % given.folds, table) for i, table in enumerate(tables(own, rng))]
+    found = []
+    for fold, data in enumerate(DATA[: given.folds]):
+        under_test = [t for t in shipped() if t.name.startswith("farm-") and data in t.name]
+        if under_test:
+            known = _few_shipped.on_other_data(under_test[0])
+            found += [(fold, table) for table in tables(under_test, rng, known=known)]
+    return found
+
+
 def train(given: argparse.Namespace) -> None:
     """Train on all tasks but a fold's."""
     own, others = tasks(given.data)
     kept = [task for i, task in enumerate(own) if i % given.folds != given.fold]
+    if given.shipped:
+        kept += shipped(DATA[given.fold] if given.fold < len(DATA) else "")
     made = tables([*kept, *others], np.random.default_rng(given.seed), VIEWS)
     began = time.process_time()
     weights = learning.train(
@@ -99,7 +128,7 @@ def studies(
     """Regrets at `SPENDS` of each task and seed."""
     found = []
     places = [list(GRID).index(spend) for spend in SPENDS]
-    for i, table in made:
+    for i, (fold, table) in enumerate(made):
         for seed in range(seeds):
             rng = np.random.default_rng((i, seed))
             setting = settings.plain(table)
@@ -109,7 +138,7 @@ def studies(
                 setting = settings.unrelated(setting, rng)
             setting = settings.replace(setting, workers=workers, tells_left=False)
             study = Study(setting, rng, candidates=256)
-            take = choose(i)
+            take = choose(fold)
             while not study.over:
                 decision = study.decision()
                 study.run(int(decision.rows[take(decision, rng)]))
@@ -120,15 +149,14 @@ def studies(
 def simulate(given: argparse.Namespace) -> None:
     """The table of rows, each knowing the other tasks, unrelated ones, or nothing."""
     own, _ = tasks(given.data)
-    made = tables(own, np.random.default_rng(0))
     files = [given.to / f"ppo-{given.seed}-{f}.npz" for f in range(given.folds)]
     folds = {f: network.read(file) for f, file in enumerate(files) if file.exists()}
-    made = [(i, table) for i, table in enumerate(made) if i % given.folds in folds]
+    made = [(fold, table) for fold, table in test_tables(given, own) if fold in folds]
     rows: dict[str, Callable[[int], Choose]] = {"random": lambda _: anything}
     rows["posterior"] = lambda _: posterior
     for power in given.powers:
         name = "policy, the likeliest" if np.isinf(power) else f"policy ^{power:g}"
-        rows[name] = lambda i, power=power: policy(folds[i % given.folds], power)
+        rows[name] = lambda fold, power=power: policy(folds[fold], power)
     answers = {}
     for known in given.known:
         for name, choose in rows.items():
@@ -192,6 +220,8 @@ def main() -> None:
     parser.add_argument(
         "--known", nargs="*", default=["others"], choices=["others", "unrelated", "nothing"]
     )
+    parser.add_argument("--shipped", action="store_true")
+    parser.add_argument("--farm", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     {"train": train, "simulate": simulate, "drive": drive}[given.what](given)
