@@ -104,6 +104,11 @@ class Training:
 # --- autotune -----------------------------------------------------------------------------------
 
 
+def data_of(recipe: str) -> str:
+    """The data set of a recipe: the module that it is in."""
+    return recipe.split(":")[0].rpartition(".")[2]
+
+
 def other_experience(data: str, folder: Path) -> list[str]:
     """Make a store of what is shipped without one data set's studies, the only one known from now.
 
@@ -129,9 +134,8 @@ def autotune_side(task: Task) -> Answer:
     experiment = load(task)
     experience, left_out = task["experience"], []
     if experience == OTHERS:
-        data = str(task["recipe"]).split(":")[0].rpartition(".")[2]
         experience = str(Path(task["folder"], "experience"))
-        left_out = other_experience(data, Path(experience))
+        left_out = other_experience(data_of(task["recipe"]), Path(experience))
     begin = time.monotonic()
     result = autotune.run(
         experiment,

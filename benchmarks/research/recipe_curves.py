@@ -34,17 +34,17 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _shared import Answer
+from search import Asha
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from _end_to_end import Training, baseline_of, load, other_experience
+from _end_to_end import Training, baseline_of, data_of, load, other_experience
 
 import autotune as at
 from autotune.algorithms.samplers.optuna_space import draw, to_optuna
@@ -56,7 +56,7 @@ from autotune.trial import Config
 RECIPE = "search_spaces.digits:optimizers"
 HOPELESS, EARLY, LONGEST = 0.97, 11.0, 17.0
 SPREAD = 0.2
-RUNGS, KEPT = (1, 4, 16, 64), 0.25
+RUNGS, REDUCTION = (1, 4, 16, 64), 4.0
 _FAMILY_APART, _MUCH, _LITTLE = 0.1, 2.0, 0.5  # weights of squared distances
 _DECISIVE = ("peak", "horizon", "batch_size")
 
@@ -110,6 +110,8 @@ class Curves:
         self.experience, self.experiment = experience, load({"recipe": recipe})
         self.parameters = self.experiment.space.parameters()
         self.target = self.experiment.target
+        much = [name.rpartition(".")[2] in _DECISIVE for name in self.parameters]
+        self.weights = np.where(much, _MUCH, _LITTLE)
         self.of: dict[str, list[Answer]] = {}
         for row in rows:
             self.of.setdefault(row["point"]["optimizer"], []).append(row)
@@ -124,16 +126,11 @@ class Curves:
             for name, p in self.parameters.items()
         ]
 
-    @cached_property
-    def _weights(self) -> np.ndarray:
-        much = [name.rpartition(".")[2] in _DECISIVE for name in self.parameters]
-        return np.where(much, _MUCH, _LITTLE)
-
     def nearest(self, point: Mapping[str, Any]) -> list[Answer]:
         """The recorded runs of the nearest configuration."""
         own = self.of[point["optimizer"]]
         apart = (self.units[point["optimizer"]] - np.array(self._unit(point))) ** 2
-        away = apart @ self._weights
+        away = apart @ self.weights
         for name in (n for n, p in self.parameters.items() if isinstance(p, Choice)):
             other = [row["point"].get(name) != point.get(name) for row in own]
             away = away + _FAMILY_APART * np.array(other)
@@ -208,16 +205,10 @@ def autotune_search(
             experience=str(known),
             **settings,
         )
-    reached = [t for t in result.searched if t.time_to_target is not None]
-    winner = result.best
-    return {
-        "worth": curves.worth(curves.point(winner.config)) if winner else target.horizon,
-        "found": min(
-            (curves.worth(curves.point(t.config)) for t in reached), default=target.horizon
-        ),
-        "trials": len(result.searched),
-        "repeats": len(result.trials) - len(result.searched),
-    }
+    reached = [t.params or {} for t in result.searched if t.time_to_target is not None]
+    repeats = len(result.trials) - len(result.searched)
+    best = result.best.params if result.best is not None else None
+    return answer(curves, best, reached, len(result.searched), repeats)
 
 
 def ray_tune_search(curves: Curves, seed: int, seconds: float, rungs: Sequence[int]) -> Answer:
@@ -229,7 +220,7 @@ def ray_tune_search(curves: Curves, seed: int, seconds: float, rungs: Sequence[i
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
     first = baseline_of(curves.experiment).items()
     study.enqueue_trial({name: to_optuna(curves.parameters[name], v) for name, v in first})
-    seen: dict[int, list[float]] = {rung: [] for rung in rungs}
+    asha = Asha(rungs, REDUCTION)
     agenda: list[tuple[float, int, Any, dict[str, Any], list[tuple[float, float]], int]] = []
     reached: list[tuple[float, dict[str, Any]]] = []
     numbers = itertools.count()
@@ -250,23 +241,30 @@ def ray_tune_search(curves: Curves, seed: int, seconds: float, rungs: Sequence[i
         if met:
             reached.append((spent, point))
         over = met or place + 1 == len(run) or spent >= target.horizon
-        if not over and place + 1 in seen:
-            others = seen[place + 1]
-            over = bool(others) and value < float(np.quantile(others, 1 - KEPT))
-            others.append(value)
-        if over:
+        if over or asha.stops(place + 1, value):
             study.tell(trial, value)
             start(now)
         else:
             later = now + run[place + 1][0] - spent
             heapq.heappush(agenda, (later, number, trial, point, run, place + 1))
-    worths = [curves.worth(point) for _, point in reached]
     winner = min(reached, key=lambda one: one[0])[1] if reached else None
+    return answer(curves, winner, [point for _, point in reached], next(numbers), 0)
+
+
+def answer(
+    curves: Curves,
+    winner: Mapping[str, Any] | None,
+    reached: Sequence[Mapping[str, Any]],
+    trials: int,
+    repeats: int,
+) -> Answer:
+    """What a search is worth: of its winner, and of the fastest of all that reached the target."""
+    limit = curves.target.horizon
     return {
-        "worth": curves.worth(winner) if winner else target.horizon,
-        "found": min(worths, default=target.horizon),
-        "trials": next(numbers),
-        "repeats": 0,
+        "worth": curves.worth(winner) if winner is not None else limit,
+        "found": min(map(curves.worth, reached), default=limit),
+        "trials": trials,
+        "repeats": repeats,
     }
 
 
@@ -290,43 +288,34 @@ ROWS: Mapping[str, Search] = {
 
 # --- the whole ------------------------------------------------------------------------------------
 
-_known = Path()
+_of_process: list[Curves] = []
 
 
-def begin(known: Path) -> None:
-    """Tell this process where the experience is; what is shipped is known from there alone."""
+def begin(file: Path, known: Path) -> None:
+    """Load the curves; what autotune ships is known from a folder alone."""
     from autotune.study.experience import store
 
-    global _known
-    _known = known
     store.shipped = lambda warn: []
-
-
-def search(job: tuple[Path, str, int, float]) -> Answer:
-    """A search of a row with a seed."""
-    file, row, seed, seconds = job
     read = json.loads(file.read_text())
-    return ROWS[row](Curves(read["recipe"], read["rows"], _known), seed, seconds)
+    _of_process[:] = [Curves(read["recipe"], read["rows"], known)]
+
+
+def search(row: str, seed: int, seconds: float) -> Answer:
+    """A search of a row with a seed, on the curves of this process."""
+    return ROWS[row](_of_process[0], seed, seconds)
 
 
 def replay(given: argparse.Namespace) -> None:
     """The table of the rows."""
     recipe = json.loads(given.curves.read_text())["recipe"]
-    context = get_context("spawn")
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
     with tempfile.TemporaryDirectory() as folder:
         known = Path(folder, "experience")
-        maker = context.Process(target=other_experience, args=(_data(recipe), known))
-        maker.start()
-        maker.join()
-        with context.Pool(os.cpu_count(), begin, (known,)) as pool:
+        other_experience(data_of(recipe), known)
+        with get_context("spawn").Pool(os.cpu_count(), begin, (given.curves, known)) as pool:
             for row in given.rows.split(";"):
-                seeds = range(given.first_seed, given.first_seed + given.seeds)
-                jobs = [(given.curves, row, seed, given.seconds) for seed in seeds]
-                print(described(row, pool.map(search, jobs, chunksize=1)), flush=True)
-
-
-def _data(recipe: str) -> str:
-    return recipe.split(":")[0].rpartition(".")[2]
+                jobs = [(row, seed, given.seconds) for seed in seeds]
+                print(described(row, pool.starmap(search, jobs, chunksize=1)), flush=True)
 
 
 def described(row: str, found: Sequence[Answer]) -> str:
@@ -338,9 +327,11 @@ def described(row: str, found: Sequence[Answer]) -> str:
     logs = [math.log(one["worth"]) for one in found]
     error = math.exp(statistics.stdev(logs) / math.sqrt(len(logs))) if len(logs) > 1 else math.inf
     trials, repeats = (statistics.fmean(one[key] for one in found) for key in ("trials", "repeats"))
-    fastest = math.exp(statistics.fmean(math.log(one["found"]) for one in found))
+    worth, fastest = (
+        statistics.geometric_mean(one[key] for one in found) for key in ("worth", "found")
+    )
     return (
-        f"{row}: winner {math.exp(statistics.fmean(logs)):.2f} s (standard error {error:.2f} times)"
+        f"{row}: winner {worth:.2f} s (standard error {error:.2f} times)"
         f", fastest found {fastest:.2f} s, {trials:.0f} trials, {repeats:.1f} repeats"
     )
 

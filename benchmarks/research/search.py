@@ -378,7 +378,7 @@ class Peer:
         last = epoch + 1 == self.problem.milestones
         trial.report(accuracy, epoch + 1)
         if self.asha is not None:
-            if last or self.asha.stops(trial.number, epoch + 1, accuracy):
+            if last or self.asha.stops(epoch + 1, accuracy):
                 self.study.tell(trial, accuracy)
                 return True
             return False
@@ -392,19 +392,20 @@ class Peer:
 
 
 class Asha:
-    """Asynchronous successive halving as in Ray Tune: reduction 3 from one epoch on.
+    """Asynchronous successive halving as in Ray Tune: by default reduction 3 from one epoch on.
 
     A trial is measured by those that came to its rung before it.
     """
 
-    def __init__(self) -> None:
-        self.rungs: dict[int, list[float]] = {epoch: [] for epoch in (1, 3, 9, 27)}
+    def __init__(self, rungs: Sequence[int] = (1, 3, 9, 27), reduction: float = 3.0) -> None:
+        self.rungs: dict[int, list[float]] = {epoch: [] for epoch in rungs}
+        self.reduction = reduction
 
-    def stops(self, number: int, epoch: int, accuracy: float) -> bool:
+    def stops(self, epoch: int, accuracy: float) -> bool:
         if epoch not in self.rungs:
             return False
         seen = self.rungs[epoch]
-        cutoff = float(np.quantile(seen, 1 - 1 / 3)) if seen else -math.inf
+        cutoff = float(np.quantile(seen, 1 - 1 / self.reduction)) if seen else -math.inf
         seen.append(accuracy)
         return accuracy < cutoff
 

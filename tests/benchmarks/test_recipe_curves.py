@@ -17,7 +17,7 @@ RECIPE = "search_spaces.digits:optimizers"
 
 @pytest.fixture
 def curves(script: Callable[[str], ModuleType], tmp_path: Path) -> Any:
-    """Twenty random points: those with an even number reach the target, the first one soonest."""
+    """Sixty random points: those with an even number reach the target, the first one soonest."""
     space = recipes.load(RECIPE).space
     rows = [
         {"point": p, "curve": [[1.0, 0.5], [2.0 + i, 0.99 - i % 2 / 10]], "reached": i % 2 == 0}
