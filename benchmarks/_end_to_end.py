@@ -145,6 +145,7 @@ def autotune_side(task: Task) -> Answer:
         out=Path(task["folder"], "study"),
         progress=False,
         experience=experience,
+        pruner=task["pruner"],
     )
     wall = time.monotonic() - begin
     wait_for_mirror()  # or it would take time from the next search

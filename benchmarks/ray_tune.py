@@ -53,7 +53,7 @@ from _end_to_end import BASELINE, OTHERS, autotune_side, confirm_side, load, tun
 from _intervals import interval
 
 TOOLS = ("autotune", "tune")
-SHARED = ("recipe", "seconds", "confirm", "trials", "experience")
+SHARED = ("recipe", "seconds", "confirm", "trials", "experience", "pruner")
 """Settings that the pairs of one file have in common."""
 
 
@@ -215,6 +215,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--first-pair", type=int, default=0, metavar="N", help="go on with pair N (0)")
     add("--confirm", type=int, help="fresh seeds of each configuration (3)")
     add("--trials", type=int, default=1000, help="of autotune's study, at most (1000)")
+    add("--pruner", default="auto", help="autotune's (auto)")
     add("--experience", default=OTHERS, metavar="DIR|off|others", help="others: shipped (others)")
     add("--aim", type=float, default=1.5, help="Ray Tune / autotune, at least (1.5)")
     add("--quick", action="store_true", help="a smoke run; its figures mean little")

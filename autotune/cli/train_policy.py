@@ -41,7 +41,8 @@ def run(given: TrainPolicyArguments) -> int:
 
     count = to_file.train(tasks, given.weights, given.training_seed, minutes, given.studies, say)
     say(f"wrote {given.weights}, trained over {count} simulated studies")
-    say(f"use it with --sampler policy:{given.weights}")
+    pruner = f"policy(weights={str(given.weights)!r})"
+    say(f'use it with --sampler policy:{given.weights} or --pruner "{pruner}"')
     return DONE
 
 

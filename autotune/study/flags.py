@@ -123,7 +123,7 @@ FLAGS: Mapping[str, Flag] = {
         "search",
         "auto (convergence; for a target without a value bottom_at_same_time), convergence "
         "(slower_than_best and forecast), slower_than_best, forecast, asha, hyperband, "
-        "bottom_at_same_time, each of these with or without keyword arguments, as in "
+        "bottom_at_same_time, policy, each of these with or without keyword arguments, as in "
         "slower_than_best(factor=1.25); none, module:function or file.py:function",
         "NAME",
     ),

@@ -50,9 +50,9 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
             `random`, `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an Optuna sampler with
             keyword arguments, or an object with `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
-            `forecast`, `none`, by name or with keyword arguments as in `asha(reduction=2)`, a
-            function (see `autotune.algorithms.pruners.rules`), or its name as `module:function` or
-            `file.py:function`.
+            `forecast`, `policy`, `none`, by name or with keyword arguments as in
+            `asha(reduction=2)`, a function (see `autotune.algorithms.pruners.rules`), or its name
+            as `module:function` or `file.py:function`.
         controller: turns knobs of running trials, or forks them: `policy`, `regulator`,
             `noise_scale`, `pbt`, `autolrs`, each with or without keyword arguments (see
             `algorithms.controllers`), a function (trial, others, target) -> Change | Fork | None,

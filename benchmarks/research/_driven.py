@@ -83,7 +83,14 @@ class Driven:
         return TrainedPolicySampler(self.space, target, seed, known, known, weights=weights)
 
     def regrets(
-        self, task: int, sampler: Any, seed: int, workers: int, spends: Sequence[int]
+        self,
+        task: int,
+        sampler: Any,
+        seed: int,
+        workers: int,
+        spends: Sequence[int],
+        pruner: Any = "auto",
+        trials: int = TRIALS,
     ) -> list[float]:
         """Regret of a study at each spend."""
         problem = self.problems[task]
@@ -102,9 +109,10 @@ class Driven:
         with tempfile.TemporaryDirectory(dir=search.MEMORY) as folder:
             result = at.run(
                 at.Experiment(problem.name, search._nothing, self.space, problem.target),
-                trials=TRIALS,
+                trials=trials,
                 time_limit=SPEND * limit / workers,
                 sampler=sampler,
+                pruner=pruner,
                 pool=SimPool(simulate, workers),
                 out=Path(folder, "study"),
                 seed=seed,

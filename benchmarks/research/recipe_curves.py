@@ -2,17 +2,20 @@
 
     python benchmarks/research/recipe_curves.py record --curves FILE [--minutes 22]
         [--recipe search_spaces.digits:optimizers] [--seed 77]
+    python benchmarks/research/recipe_curves.py again --curves FILE [--fastest 40] [--runs 4]
     python benchmarks/research/recipe_curves.py replay --curves FILE [--seeds 24] [--first-seed 0]
         [--seconds 100] [--rows "autotune;Ray Tune"]
 
 `record` trains configurations that Optuna draws at random, and the baseline twice, one on each
-core, until the target, 17 s, or 11 s if less than the `HOPELESS` accuracy was reached. `replay`
-runs searches on two virtual workers: the nearest recorded curve with the same optimizer stands for
-a proposed configuration, its times multiplied by a log-normal factor of each run (0.2). A curve
-that was not recorded to its end goes on as its last value, without reaching the target. Preparation
-and evaluation take no time. As in `ray_tune.py`, autotune knows the shipped experience without that
-of the recipe's data, and Ray Tune's rules are Optuna's TPE with the baseline first, ASHA (reduction
-4 from the first report on), and an end at the target.
+core, until the target, 17 s, or 11 s if less than the `HOPELESS` accuracy was reached. `again` adds
+runs of the fastest configurations with other seeds. `replay` runs searches on two virtual workers:
+the nearest recorded curve with the same optimizer stands for a proposed configuration, one of its
+runs if there are several, and else its times multiplied by a log-normal factor of each run (0.3, as
+the repeated ones had). A curve that was not recorded to its end goes on as its last value, without
+reaching the target. Preparation and evaluation take no time.
+As in `ray_tune.py`, autotune knows the shipped experience without that of the recipe's data, and
+Ray Tune's rules are Optuna's TPE with the baseline first, ASHA (reduction 4 from the first report
+on), and an end at the target.
 
 Reported are the recorded seconds of the winner (a miss is the limit), and of the fastest that any
 trial of the search had; geometric means over seeds, with the factor of a standard error.
@@ -55,7 +58,7 @@ from autotune.trial import Config
 
 RECIPE = "search_spaces.digits:optimizers"
 HOPELESS, EARLY, LONGEST = 0.97, 11.0, 17.0
-SPREAD = 0.2
+SPREAD = 0.3
 RUNGS, REDUCTION = (1, 4, 16, 64), 4.0
 _FAMILY_APART, _MUCH, _LITTLE = 0.1, 2.0, 0.5  # weights of squared distances
 _DECISIVE = ("peak", "horizon", "batch_size")
@@ -81,17 +84,33 @@ def record(recipe: str, core: int, seconds: float, seed: int) -> list[Answer]:
             trial = study.ask()
             point = dict(experiment.space.suggest(functools.partial(draw, trial)))
             study.tell(trial, 0.0)
-        run = Training(experiment, point, 10_000 * (seed + core) + len(rows))
-        curve: list[tuple[float, float]] = []
-        while not run.over and run.seconds <= LONGEST:
-            run.advance()
-            if len(run.values) > len(curve):
-                curve.append((round(run.seconds, 4), run.values[-1]))
-            if run.seconds > EARLY and run.best() < HOPELESS:
-                break
-        run.close()
-        rows.append({"point": point, "curve": curve, "reached": run.reached})
+        rows.append(trained(experiment, point, 10_000 * (seed + core) + len(rows)))
     return [row for row in rows if row["curve"]]
+
+
+def record_again(recipe: str, core: int, points: Sequence[Answer], seeds: range) -> list[Answer]:
+    """Curves of these configurations with each of the seeds, on one core."""
+    import torch
+
+    os.sched_setaffinity(0, {core})
+    torch.set_num_threads(1)
+    experiment = load({"recipe": recipe})
+    trained(experiment, points[0], 0)  # the first run of a process takes longer
+    return [trained(experiment, point, seed) for seed in seeds for point in points]
+
+
+def trained(experiment: at.Experiment, point: Answer, seed: int) -> Answer:
+    """The recorded curve of one run."""
+    run = Training(experiment, point, seed)
+    curve: list[tuple[float, float]] = []
+    while not run.over and run.seconds <= LONGEST:
+        run.advance()
+        if len(run.values) > len(curve):
+            curve.append((round(run.seconds, 4), run.values[-1]))
+        if run.seconds > EARLY and run.best() < HOPELESS:
+            break
+    run.close()
+    return {"point": point, "curve": curve, "reached": run.reached}
 
 
 # --- the recorded curves as a task --------------------------------------------------------------
@@ -146,7 +165,8 @@ class Curves:
         """Seconds and metric of a run at each milestone."""
         rows = self.nearest(point)
         row = rows[seed % len(rows)]
-        factor = math.exp(SPREAD * np.random.default_rng((seed, 7)).standard_normal())
+        spread = SPREAD if len(rows) == 1 else 0.0
+        factor = math.exp(spread * np.random.default_rng((seed, 7)).standard_normal())
         curve = [(factor * seconds, value) for seconds, value in row["curve"]]
         step, last = curve[-1][0] / len(curve), curve[-1][1]
         while not row["reached"] and curve[-1][0] < self.target.horizon:
@@ -275,6 +295,9 @@ ROWS: Mapping[str, Search] = {
     "autotune, races 0.15": functools.partial(autotune_search, racing=0.15),
     "autotune, no baseline": functools.partial(autotune_search, based=False),
     "autotune, asha": functools.partial(autotune_search, pruner="asha(reduction=4,first=0.0367)"),
+    "autotune, asha, no races": functools.partial(
+        autotune_search, pruner="asha(reduction=4,first=0.0367)", racing=0.0
+    ),
     "convergence, no races": functools.partial(autotune_search, sampler="convergence", racing=0.0),
     "widening, no races": functools.partial(autotune_search, sampler="widening", racing=0.0),
     "random, no races": functools.partial(autotune_search, sampler="random", racing=0.0),
@@ -346,19 +369,34 @@ def recorded(given: argparse.Namespace) -> None:
     print(f"{given.curves}: {len(rows)} curves, {sum(r['reached'] for r in rows)} reached")
 
 
+def recorded_again(given: argparse.Namespace) -> None:
+    """Add runs of the fastest configurations, on the first two cores at once."""
+    read = json.loads(given.curves.read_text())
+    reached = sorted((r for r in read["rows"] if r["reached"]), key=lambda r: r["curve"][-1][0])
+    points = [row["point"] for row in reached[: given.fastest]]
+    cores, seeds = sorted(os.sched_getaffinity(0))[:2], range(1, given.runs + 1)
+    jobs = [(read["recipe"], core, points[i :: len(cores)], seeds) for i, core in enumerate(cores)]
+    with get_context("spawn").Pool(len(cores)) as pool:
+        rows = [row for each in pool.starmap(record_again, jobs) for row in each]
+    given.curves.write_text(json.dumps({**read, "rows": read["rows"] + rows}) + "\n")
+    print(f"{given.curves}: {len(rows)} more curves, {sum(r['reached'] for r in rows)} reached")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=["record", "replay"])
+    parser.add_argument("what", choices=["record", "again", "replay"])
     parser.add_argument("--curves", type=Path, required=True)
     parser.add_argument("--recipe", default=RECIPE)
     parser.add_argument("--minutes", type=float, default=22.0)
     parser.add_argument("--seed", type=int, default=77)
+    parser.add_argument("--fastest", type=int, default=40)
+    parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=24)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=100.0)
     parser.add_argument("--rows", default=";".join(ROWS))
     given = parser.parse_args()
-    {"record": recorded, "replay": replay}[given.what](given)
+    {"record": recorded, "again": recorded_again, "replay": replay}[given.what](given)
 
 
 if __name__ == "__main__":

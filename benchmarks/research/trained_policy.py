@@ -5,6 +5,7 @@
     python benchmarks/research/trained_policy.py simulate --data FOLDER --to WEIGHTS [--seeds 4]
         [--farm]
     python benchmarks/research/trained_policy.py drive --data FOLDER --to WEIGHTS [--seeds 2]
+        [--pruners auto policy] [--trials 60] [--rows SAMPLER ...]
 
 `train` leaves every `--folds`-th task of `FOLDER/lcbench_dev.npz` out, beginning with task F, and
 trains on all others and on TaskSet's (`FOLDER/taskset`); it writes `WEIGHTS/ppo-SEED-F.npz`. With
@@ -14,8 +15,9 @@ on the data that the fold leaves out (`DATA`).
 simulator of `autotune.evaluation.policy_training`: the candidates are the half of the
 configurations that no model has seen, and the models know the other half of all other tasks. With
 `--farm` the tasks are the package's studies of the farm, and known are the others on other data.
-`drive` does the same with the study's own driver, the default pruner and the samplers themselves:
-a proposed point is what the nearest configuration of that half is.
+`drive` does the same with the study's own driver, pruners and the samplers themselves: a proposed
+point is what the nearest configuration of that half is. The pruner `policy` has the weights of the
+fold, too; each further pruner is compared with the first.
 Regret: time of the best found over that of the best candidate, at 3, 5, 10 and 20 limits of spend,
 geometric mean over tasks and seeds; intervals are bootstraps over tasks.
 """
@@ -23,7 +25,10 @@ geometric mean over tasks and seeds; intervals are bootstraps over tasks.
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,12 +36,14 @@ from typing import Any
 
 import _few_shipped
 import numpy as np
-from _driven import Driven, Timed
+from _driven import TRIALS, Driven, Timed
 from _tables import by_task
 
 from autotune.algorithms.experience.known_task import KnownTask
+from autotune.algorithms.pruners.policy import trained
+from autotune.algorithms.pruners.rules import first_of, slower_than_best
 from autotune.algorithms.samplers.trained_policy import network
-from autotune.evaluation.policy_training import learning, recorded, settings
+from autotune.evaluation.policy_training import learning, recorded, settings, stopping
 from autotune.evaluation.policy_training.simulation import GRID, Decision, Study
 from autotune.evaluation.policy_training.tables import Table, tables
 
@@ -82,12 +89,12 @@ def train(given: argparse.Namespace) -> None:
         kept += shipped(DATA[given.fold] if given.fold < len(DATA) else "")
     made = tables([*kept, *others], np.random.default_rng(given.seed), VIEWS)
     began = time.process_time()
-    weights = learning.train(
-        made,
-        given.seed,
-        lambda studies: studies / given.studies,
-        lambda text: print(text, flush=True),
-    )
+    say = functools.partial(print, flush=True)
+    pruned = math.ceil(given.studies / stopping.SHARE)
+    weights = {
+        **stopping.train(made, given.seed, lambda studies: studies / pruned, say),
+        **learning.train(made, given.seed, lambda studies: studies / given.studies, say),
+    }
     given.to.mkdir(parents=True, exist_ok=True)
     file = given.to / f"ppo-{given.seed}-{given.fold}.npz"
     network.write(file, weights)
@@ -183,25 +190,40 @@ def drive(given: argparse.Namespace) -> None:
     rows: dict[str, Callable[[int, int], Any]] = {
         "random": lambda task, seed: "random",
         "tpe": lambda task, seed: "tpe",
+        "convergence": lambda task, seed: "convergence",
         "the posterior": lambda task, seed: driven.experienced(task, seed, 40),
         "experienced": driven.experienced,
         "policy": lambda task, seed: driven.policy(folds[task % given.folds], task, seed),
     }
-    answers = {}
-    for name, make in rows.items():
+    answers: dict[str, list[list[float]]] = {}
+    for pruner, name in itertools.product(given.pruners, given.rows or rows):
+        make = rows[name]
         found, names, spent, asks = [], [], 0.0, 0
         for task in [i for i in range(len(own)) if i % given.folds in folds]:
             for seed in range(given.seeds):
                 made = make(task, 100 * seed + task)
                 timed = made if isinstance(made, str) else Timed(made)
-                found.append(driven.regrets(task, timed, seed, given.workers, SPENDS))
+                about = task, timed, seed, given.workers, SPENDS
+                rule = pruner
+                if pruner == "policy":
+                    cap = slower_than_best()
+                    rule = first_of(cap, trained(weights=folds[task % given.folds]))
+                found.append(driven.regrets(*about, rule, given.trials))
                 names.append(own[task].name)
                 if isinstance(timed, Timed):
                     spent, asks = spent + timed.seconds, asks + timed.asks
         cells = [by_task([row[i] for row in found], names) for i in range(len(SPENDS))]
         cost = f"{1000 * spent / asks:.0f} ms" if asks else "-"
-        print(f"{name:>16} ", *cells, cost, sep="  ", flush=True)
-        answers[name] = found
+        print(f"{pruner:>12} {name:>16} ", *cells, cost, sep="  ", flush=True)
+        answers[f"{pruner}: {name}"] = found
+        first = answers[f"{given.pruners[0]}: {name}"]
+        if found is not first:
+            over = [
+                [a / b for a, b in zip(*pair, strict=True)]
+                for pair in zip(found, first, strict=True)
+            ]
+            cells = [by_task([row[i] for row in over], names) for i in range(len(SPENDS))]
+            print(f"{'':>12} over {given.pruners[0]:>11} ", *cells, sep="  ", flush=True)
     if given.json:
         given.json.write_text(json.dumps(answers) + "\n")
 
@@ -217,6 +239,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--pruners", nargs="+", default=["auto"])
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument("--rows", nargs="+")
     parser.add_argument("--powers", type=float, nargs="*", default=[1.0, 2.0, np.inf])
     parser.add_argument(
         "--known", nargs="*", default=["others"], choices=["others", "unrelated", "nothing"]

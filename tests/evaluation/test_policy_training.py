@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,10 +24,12 @@ from autotune.evaluation.policy_training import (
     learning,
     recorded,
     settings,
+    stopping,
     to_file,
     torch_network,
 )
 from autotune.evaluation.policy_training.simulation import GRID, SPEND, Study
+from autotune.evaluation.policy_training.stopping import PrunedStudy
 from autotune.evaluation.policy_training.tables import Table, for_model, tables
 from autotune.study.experience import store
 from autotune.trial import Report, State, Target, Trial
@@ -203,6 +206,66 @@ def test_practice_makes_what_was_worth_more_likelier() -> None:
     assert float((worth * (likely() - before)).mean()) > 0.01
 
 
+# --- the pruner -----------------------------------------------------------------------------------
+
+
+def pruned(seed: int, prune: Callable[[np.ndarray, int], bool] | None) -> PrunedStudy:
+    """A random search, whose trials end at their target or cap unless `prune` stops them."""
+    rng = np.random.default_rng(seed)
+    setting = replace(settings.drawn(TABLES[seed % len(TABLES)], rng), pruner=0.0)
+    study = PrunedStudy(setting, np.random.default_rng(seed), 40, prune=prune)
+    played(study)
+    return study
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_study_that_is_looked_at_runs_as_any_other(seed: int) -> None:
+    looked = pruned(seed, None)
+    rng = np.random.default_rng(seed)
+    setting = replace(settings.drawn(TABLES[seed % len(TABLES)], rng), pruner=0.0)
+    plain = Study(setting, np.random.default_rng(seed), 40)
+    played(plain)
+    assert (looked.rows, looked.ends, looked.reached) == (plain.rows, plain.ends, plain.reached)
+    assert all(look.inputs.shape == (network.STOP,) for look in looked.looks)
+
+
+def test_of_the_looks_at_a_trial_those_win_that_reach_the_target_before_the_best() -> None:
+    study = pruned(3, None)
+    assert {look.won for look in study.looks} == {True, False}
+    one = pruned(3, lambda seen, ended: ended >= 1)
+    assert study.ends[0] == one.ends[0]
+    assert all(
+        min(abs(end - MARKS)) < 1e-9 or reached
+        for end, reached in zip(
+            one.ends[study.setting.workers :], one.reached[study.setting.workers :], strict=True
+        )
+    )
+    assert np.mean(one.ends) < np.mean(study.ends)
+
+
+def test_the_network_learns_who_wins_and_the_pruner_reads_it() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(3.0, 2.0, (20_000, network.STOP))
+    won = rows[:, 0] + rows[:, 5] > 8.0
+    looks = [stopping.Look(row, bool(w)) for row, w in zip(rows, won, strict=True)]
+    weights, loss = stopping.fitted(looks, seed=0)
+    share = won.mean()
+    assert loss < 0.3 * -(share * np.log(share) + (1 - share) * np.log(1 - share))
+    found = np.array([network.chance(weights, row) for row in rows])
+    logs = -np.where(won, np.log(found), np.log1p(-found))
+    assert logs.mean() == pytest.approx(loss, abs=0.02), "numpy and torch have one network"
+
+
+def test_the_same_seed_has_the_same_pruner() -> None:
+    def weights(seed: int) -> network.Weights:
+        return stopping.train(TABLES, seed, lambda studies: studies / 60, lambda _: None)
+
+    first, again, other = weights(0), weights(0), weights(1)
+    assert first.keys() == network.STOP_SHAPES.keys()
+    assert all((first[n] == again[n]).all() for n in first)
+    assert any((first[n] != other[n]).any() for n in first)
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -229,7 +292,7 @@ def test_the_command_writes_weights_that_its_seed_repeats(
         assert main.main([*words, "--out", str(file), "--studies", "36"]) == 0
     assert f"--sampler policy:{out[0]}" in capsys.readouterr().err
     assert out[0].read_bytes() == out[1].read_bytes() != out[2].read_bytes()
-    assert network.read(out[0]).keys() == network.SHAPES.keys()
+    assert network.read(out[0]).keys() == {**network.SHAPES, **network.STOP_SHAPES}.keys()
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,27 @@ def forecast(
     return prune
 
 
+def policy(ratio: float = 1.0, weights: str | None = None) -> Pruner:
+    """Stop a trial whose chance to become the fastest is below that of a new one.
+
+    The chance is what a network says that was trained over simulated studies; see
+    `pruners.policy`.
+
+    Args:
+        ratio: of both chances, that of a new trial being 1 / (1 + ended trials); more than 0.
+        weights: a file of `autotune train-policy`; by default those of the package.
+
+    Raises:
+        ValueError: a ratio of 0 or less.
+        UserError: weights that cannot be read.
+    """
+    from autotune.algorithms.pruners.policy import trained  # numpy, as above
+
+    if not ratio > 0:
+        raise ValueError(f"policy ratio must be more than 0 but got {ratio!r}")
+    return trained(ratio, weights)
+
+
 def first_of(*pruners: Pruner) -> Pruner:
     """Stop as soon as one of several pruners does, with its reason."""
 
@@ -260,12 +281,13 @@ PRUNERS: dict[str, Callable[..., Pruner]] = {
     "asha": _capped(asha),
     "hyperband": _capped(hyperband),
     "forecast": _capped(forecast, 1.25),
+    "policy": _capped(policy),
     "none": lambda: never,
 }
 """The pruners by name; each takes its settings by keyword, if it has any."""
 
 
-_OF_VALUE = ("convergence", "slower_than_best", "forecast")
+_OF_VALUE = ("convergence", "slower_than_best", "forecast", "policy")
 _OF_LIMIT = ("asha", "hyperband")
 
 

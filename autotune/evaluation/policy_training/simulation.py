@@ -55,7 +55,9 @@ class Decision:
 
 
 @dataclass
-class _Run:
+class Run:
+    """A trial under way; times are in limits."""
+
     row: int
     start: float
     time: float  # to the target in this run
@@ -84,7 +86,7 @@ class Study:
 
     def __post_init__(self) -> None:
         self.free = np.ones(len(self.setting.times), dtype=bool)
-        self.running: list[_Run] = []
+        self.running: list[Run] = []
         self.rows: list[int] = []
         self.ends: list[float] = []
         self.reached: list[bool] = []
@@ -151,15 +153,18 @@ class Study:
 
     def run(self, row: int) -> None:
         """Start a candidate, and go on until a worker is free."""
+        self.free[row] = False
+        self.running.append(self._begun(row))
+        while len(self.running) >= self.setting.workers or (self.over and self.running):
+            self._end_next()
+
+    def _begun(self, row: int) -> Run:
         time = self.setting.times[row] * math.exp(self.setting.noise * self.rng.normal())
         time = time if time < 1.0 else math.inf
         stop = math.inf
         if self.rng.random() < (self.setting.pruner if time > self.best else 0.03):
             stop = self.best * self.rng.uniform(0.15, 1.0)
-        self.free[row] = False
-        self.running.append(_Run(int(row), self.clock, time, stop if self.setting.pruner else 9.0))
-        while len(self.running) >= self.setting.workers or (self.over and self.running):
-            self._end_next()
+        return Run(int(row), self.clock, time, stop if self.setting.pruner else 9.0)
 
     def _end_next(self) -> None:
         ends = [self._end_of(run) for run in self.running]
@@ -170,7 +175,7 @@ class Study:
         reached = run.time <= lasted + 1e-12
         seen = np.flatnonzero(lasted * (1 + 1e-9) >= MARKS)
         curve = np.full(len(MARKS), np.nan)
-        curve[seen] = self.setting.curves[run.row][seen]
+        curve[seen] = self._seen_of(run, seen)
         self.rows.append(run.row)
         self.ends.append(lasted)
         self.reached.append(reached)
@@ -180,7 +185,11 @@ class Study:
             self.best, self.leader = run.time, min(float(self.setting.times[run.row]), 1.0)
             self.regrets.append((self.clock * self.setting.workers, math.log(self.leader)))
 
-    def _end_of(self, run: _Run) -> float:
+    def _seen_of(self, run: Run, seen: Rows) -> Array:
+        """The best metric of a run until these of `MARKS`."""
+        return np.asarray(self.setting.curves[run.row][seen])
+
+    def _end_of(self, run: Run) -> float:
         return max(run.start + min(run.time, run.stop, self.best, 1.0), self.clock)
 
     def _learn(self, last: int) -> None:

@@ -263,7 +263,7 @@ def test_an_older_study_with_policy_goes_on_with_what_it_had(fast_path: Path) ->
 
 def test_the_packages_weights_are_small_and_read() -> None:
     assert len(network.shipped_bytes()) < 100_000
-    assert network.shipped().keys() == network.SHAPES.keys()
+    assert network.shipped().keys() == {**network.SHAPES, **network.STOP_SHAPES}.keys()
 
 
 def test_weights_are_written_and_read(tmp_path: Path) -> None:
@@ -292,6 +292,7 @@ def packed(**changed: object) -> bytes:
         (packed(version=np.array("x")), "version x"),
         (packed(score=np.zeros((3, 1))), r"score is not \(33, 1\) finite numbers"),
         (packed(gain=np.array([[np.nan]])), "gain is not"),
+        (packed(stop_1=np.zeros((14, 24))), r"stop_2 is not \(25, 24\) finite numbers"),
         (packed(score=np.array([["x"]] * 33)), "score is not"),
         (b"x" * 1_000_001, "more than a policy has"),
     ],

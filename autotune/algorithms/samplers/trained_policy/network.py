@@ -1,4 +1,4 @@
-"""The network that scores candidates, in numpy, and the file of its weights.
+"""The networks that score candidates and running trials, in numpy, and the file of their weights.
 
 Rows of pairs and of parameters go through one small network each and are pooled by a mean and, for
 pairs, by attention (Zaheer et al. 2017, arXiv 1703.06114; Vaswani et al. 2017, arXiv 1706.03762).
@@ -8,6 +8,7 @@ pairs, by attention (Zaheer et al. 2017, arXiv 1703.06114; Vaswani et al. 2017, 
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 from collections.abc import Mapping
 from functools import cache
@@ -30,6 +31,8 @@ from autotune.storage import atomic
 
 VERSION = 1
 _PAIRS, _PARAMETERS, _HIDDEN = 12, 8, 32
+STOP, _STOP_HIDDEN = 13, 24
+"""How many numbers the pruner `policy` sees of a running trial, and its hidden units."""
 SHAPES: Mapping[str, tuple[int, ...]] = {
     "pair_1": (PAIR + 1, _PAIRS),
     "pair_2": (_PAIRS + 1, _PAIRS),
@@ -45,6 +48,12 @@ SHAPES: Mapping[str, tuple[int, ...]] = {
 
 `gain` is what a candidate's expected improvement counts for in its score, beside the layers.
 """
+STOP_SHAPES: Mapping[str, tuple[int, ...]] = {
+    "stop_1": (STOP + 1, _STOP_HIDDEN),
+    "stop_2": (_STOP_HIDDEN + 1, _STOP_HIDDEN),
+    "stop_3": (_STOP_HIDDEN + 1, 1),
+}
+"""The weights of the network of the pruner `policy`; files of before 2026-11-28 lack them."""
 _VERSION_KEY = "version"
 _LARGEST_BYTES = 1_000_000
 Weights = Mapping[str, Array]
@@ -71,6 +80,16 @@ def scores(weights: Weights, inputs: Inputs) -> Array:
     return np.asarray(found + weights["gain"][0, 0] * inputs.points[:, 0])
 
 
+def chance(weights: Weights, inputs: Array) -> float:
+    """The probability that a running trial becomes the fastest.
+
+    Args:
+        inputs: what is seen of it, (STOP,); see `pruners.policy.inputs`.
+    """
+    hidden = _layer(weights["stop_2"], _layer(weights["stop_1"], inputs))
+    return 1.0 / (1.0 + math.exp(-max(float(_linear(weights["stop_3"], hidden)[0]), -500.0)))
+
+
 def _linear(weights: Array, rows: Array) -> Array:
     return np.asarray(rows @ weights[:-1] + weights[-1])
 
@@ -88,7 +107,7 @@ def write(file: Path, weights: Weights) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    arrays: dict[str, Any] = {n: np.asarray(weights[n], dtype=np.float32) for n in SHAPES}
+    arrays: dict[str, Any] = {n: np.asarray(weights[n], dtype=np.float32) for n in _shapes(weights)}
     arrays[_VERSION_KEY] = np.array(VERSION)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
@@ -151,11 +170,17 @@ def parsed(data: bytes, where: str) -> Weights:
             f"policy weights {where}: version {version}, but this autotune reads version "
             f"{VERSION}; make new ones with autotune train-policy"
         )
-    for name, shape in SHAPES.items():
+    shapes = _shapes(arrays)
+    for name, shape in shapes.items():
         found = arrays.get(name)
         if found is None or found.shape != shape or not _finite(found):
             raise UserError(f"policy weights {where}: {name} is not {shape} finite numbers")
-    return {name: arrays[name].astype(float) for name in SHAPES}
+    return {name: arrays[name].astype(float) for name in shapes}
+
+
+def _shapes(weights: Weights) -> Mapping[str, tuple[int, ...]]:
+    """The weights that there must be: the pruner's are all there, or none of them."""
+    return {**SHAPES, **STOP_SHAPES} if STOP_SHAPES.keys() & weights.keys() else SHAPES
 
 
 def _finite(array: Array) -> bool:

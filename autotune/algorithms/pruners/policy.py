@@ -1,0 +1,190 @@
+"""`policy`: a network says which running trials will hardly become the fastest.
+
+It sees a trial's curve beside those of the others, as shares and ratios of times, so that neither
+the metric's unit nor the number of seconds matters. `autotune train-policy` trains it over
+simulated studies in which it is known which trials become the fastest; no weight changes while a
+study runs.
+
+A trial is stopped where its chance is below that of a new one: of n trials in random order the next
+one is the fastest with probability 1 / (n + 1).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from autotune.algorithms.experience.known_task import MARKS, Array
+from autotune.algorithms.ranking.equal_time import GapCurves
+from autotune.algorithms.ranking.trial_index import RECENT_LIMIT, recent
+from autotune.algorithms.samplers.trained_policy import network
+from autotune.errors import UserError
+from autotune.trial import State, Stop, Target, Trial, incumbent
+from autotune.trial.wording import amount
+
+EARLIEST = float(MARKS[0])
+"""The share of the limit before which nothing is decided: no training had seen curves there."""
+_BEFORE = float(MARKS[0] / MARKS[1])  # the earlier time at which a trial is looked at, as a share
+_FARTHEST = 3.0
+_LEAST_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A trial as the network sees it; times are shares of the limit.
+
+    Args:
+        times: of the reports, ascending.
+        gaps: to the target until each of them, lower is better.
+        until: when it was seen last.
+        took: its time to the target; infinite where it has not reached it.
+    """
+
+    times: Sequence[float]
+    gaps: Sequence[float]
+    until: float
+    took: float = math.inf
+
+    def at(self, time: float) -> float | None:
+        """The gap at a time, -inf once the target was reached; None where nothing was seen."""
+        if time >= self.took:
+            return -math.inf
+        place = bisect_right(self.times, time)
+        return self.gaps[place - 1] if place and time <= self.until else None
+
+    def first(self, gap: float) -> float:
+        """When the gap was first as small, between two reports on a logarithmic scale."""
+        place = bisect_left(self.gaps, -gap, key=lambda known: -known)
+        if place == len(self.gaps):
+            return self.took
+        if not place:
+            return self.times[0]
+        before, after = self.gaps[place - 1], self.gaps[place]
+        part = (before - gap) / (before - after) if math.isfinite(before - after) else 1.0
+        logs = math.log(self.times[place - 1]), math.log(self.times[place])
+        return min(math.exp(logs[0] + part * (logs[1] - logs[0])), self.took)
+
+
+def inputs(now: float, own: Curve, others: Sequence[Curve], ended: int) -> Array | None:
+    """What the network sees of a running trial at a time, (network.STOP,).
+
+    Args:
+        now: the share of the limit that it has trained.
+        own: its curve.
+        others: those of all other trials that did not fail.
+        ended: how many of them have ended.
+
+    Returns:
+        None where the trial was not seen yet.
+    """
+    gap = own.at(now)
+    if gap is None:
+        return None
+    earlier = now * _BEFORE
+    before = own.at(earlier)
+    there = [(other, at) for other in others if (at := other.at(now)) is not None]
+    place = _place(gap, [at for _, at in there])
+    change = lag = lag_change = left = 0.0
+    if before is not None:
+        seen = [at for other in others if (at := other.at(earlier)) is not None]
+        change = _place(before, seen) - place if seen else 0.0
+    best = min(others, key=lambda other: other.took, default=own)
+    known = math.isfinite(best.took) and bool(best.times)
+    if known:
+        then = best.first(gap)
+        lag = _clipped(math.log(now / then))
+        left = math.log((now + best.took - then) / best.took)
+        if before is not None:
+            lag_change = _clipped(math.log(earlier / best.first(before))) - lag
+    reached = sum(math.isfinite(other.took) for other in others)
+    return np.array(
+        [
+            place,
+            math.log1p(len(there)) / 2,
+            math.log(now),
+            math.log(now / best.took) if known else math.log(now),
+            float(known),
+            lag,
+            _place(gap, [at for other, at in there if math.isfinite(other.took)]),
+            change,
+            lag_change,
+            left,
+            math.log1p(ended) / 2,
+            reached / max(ended, 1),
+            float(before is not None),
+        ]
+    )
+
+
+def _place(gap: float, others: Sequence[float]) -> float:
+    """The normal score of the share of others that were better; 0 without any."""
+    from statistics import NormalDist
+
+    if not others:
+        return 0.0
+    better = sum((other < gap) + 0.5 * (other == gap) for other in others)
+    share = (better + 0.5) / (len(others) + 1)
+    return NormalDist().inv_cdf(min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE))
+
+
+def _clipped(log: float) -> float:
+    return min(max(log, -_FARTHEST), _FARTHEST)
+
+
+# --- the pruner -----------------------------------------------------------------------------------
+
+
+def trained(
+    ratio: float = 1.0, weights: str | Path | network.Weights | None = None
+) -> Callable[[Trial, Sequence[Trial], Target], Stop | None]:
+    """The pruner `rules.policy`; the weights may be there already.
+
+    Raises:
+        UserError: weights that cannot be read, or are of a sampler alone.
+    """
+    if weights is None:
+        known = network.shipped()
+    elif isinstance(weights, Mapping):
+        known = weights
+    else:
+        known = network.read(Path(weights))
+    if not network.STOP_SHAPES.keys() <= known.keys():
+        raise UserError(
+            f"policy weights {weights}: they are of a sampler alone; make new ones with autotune "
+            "train-policy"
+        )
+    curves = GapCurves()
+
+    def curve_of(trial: Trial, target: Target) -> Curve:
+        own, limit = curves.of(trial, target), target.horizon
+        times = [max(seconds / limit, 1e-9) for seconds in own.seconds]
+        took = trial.seconds / limit if trial.state is State.REACHED else math.inf
+        return Curve(times, own.gaps, min(own.until, trial.seconds) / limit, took)
+
+    def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+        now = trial.seconds / target.horizon
+        if now < EARLIEST:
+            return None
+        curves.keep(others)
+        failed = (State.FAILED, State.INFEASIBLE)
+        among = [t for t in recent(others, RECENT_LIMIT) if t.state not in failed]
+        among = [t for t in among if t.hardware == trial.hardware and t.reports]
+        ended = sum(t.ended for t in among)
+        seen = inputs(now, curve_of(trial, target), [curve_of(t, target) for t in among], ended)
+        if seen is None:
+            return None
+        chance = network.chance(known, seen)
+        least = ratio / (ended + 1)
+        if chance >= least:
+            return None
+        best = incumbent(others, hardware=trial.hardware)
+        before = f"trial {best.number}" if best is not None else "the limit"
+        after = f"{target.metric} {target.best(trial):.6g} after {amount(target, trial.seconds)}"
+        return Stop("policy", f"{after}: {chance:.1%} chance to reach the target before {before}")
+
+    return prune

@@ -1,0 +1,183 @@
+"""The pruner `policy`: what its network sees, and which trials it stops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.algorithms.pruners.policy import EARLIEST, Curve, inputs, trained
+from autotune.algorithms.pruners.rules import make_pruner
+from autotune.algorithms.samplers.trained_policy import network
+from autotune.errors import UserError
+from autotune.trial import Hardware, Report, State, Target, Trial
+
+TARGET = Target("acc", 0.9, limit=100)
+CPU = Hardware("cpu")
+
+
+def trial(
+    number: int,
+    values: Sequence[float],
+    state: State = State.RUNNING,
+    every: float = 5.0,
+    on: Hardware = CPU,
+) -> Trial:
+    """A trial that has reported these values of the metric, one each `every` seconds."""
+    times = [every * (i + 1) for i in range(len(values))]
+    reports = tuple(
+        Report(i + 1, t, {"acc": v}) for i, (t, v) in enumerate(zip(times, values, strict=True))
+    )
+    return Trial(number, {}, state=state, seconds=times[-1], reports=reports, hardware=on)
+
+
+LEADER = trial(0, [0.5, 0.7, 0.8, 0.85, 0.9], State.REACHED)
+OTHERS = [LEADER, *(trial(i, [0.1 + i / 50, 0.2 + i / 50], State.CENSORED) for i in range(1, 12))]
+
+
+def certain(chance: float) -> dict[str, np.ndarray]:
+    """Weights with which each trial has this chance."""
+    shapes = {**network.SHAPES, **network.STOP_SHAPES}
+    weights = {name: np.zeros(shape) for name, shape in shapes.items()}
+    weights["stop_3"][-1] = math.log(chance / (1 - chance))
+    return weights
+
+
+# --- what is seen ---------------------------------------------------------------------------------
+
+
+def test_a_curve_is_known_from_its_first_report_until_it_was_seen_last() -> None:
+    curve = Curve([0.1, 0.2, 0.4], [3.0, 2.0, 1.0], until=0.5)
+    assert [curve.at(t) for t in (0.05, 0.1, 0.3, 0.5, 0.6)] == [None, 3.0, 2.0, 1.0, None]
+    assert curve.first(5.0) == 0.1
+    assert curve.first(2.0) == pytest.approx(0.2)
+    assert curve.first(1.5) == pytest.approx(math.sqrt(0.2 * 0.4))
+    assert curve.first(0.5) == math.inf
+    ended = replace(curve, until=0.45, took=0.45)
+    assert (ended.at(0.45), ended.at(9.0), ended.first(0.0)) == (-math.inf, -math.inf, 0.45)
+
+
+curves = st.lists(st.floats(0.01, 10.0), min_size=1, max_size=6).map(
+    lambda gaps: Curve(
+        [0.1 * (i + 1) for i in range(len(gaps))], sorted(gaps, reverse=True), 0.1 * len(gaps)
+    )
+)
+
+
+@given(own=curves, others=st.lists(curves, max_size=5), scale=st.floats(0.01, 100.0))
+def test_what_is_seen_has_no_unit_and_does_not_depend_on_the_order(
+    own: Curve, others: list[Curve], scale: float
+) -> None:
+    others = [
+        replace(c, took=c.until + (50 + i) / 1000) if i % 2 else c for i, c in enumerate(others)
+    ]
+    seen = inputs(0.3, own, others, len(others))
+    if own.until < 0.3 - 1e-9:
+        return
+    assert seen is not None
+    assert seen.shape == (network.STOP,)
+    assert np.isfinite(seen).all()
+
+    def scaled(curve: Curve) -> Curve:
+        return replace(curve, gaps=[scale * gap for gap in curve.gaps])
+
+    again = inputs(0.3, scaled(own), [scaled(c) for c in reversed(others)], len(others))
+    assert again == pytest.approx(seen, abs=1e-6)
+
+
+def test_nothing_is_seen_before_the_first_report() -> None:
+    assert inputs(0.05, Curve([0.1], [1.0], 0.1), [], 0) is None
+
+
+# --- which trials are stopped ---------------------------------------------------------------------
+
+
+def test_a_trial_stops_where_its_chance_is_below_that_of_a_new_one() -> None:
+    running = trial(20, [0.3])
+    for ended in (1, 5, 9, 10, 12):
+        stop = trained(weights=certain(0.1))(running, OTHERS[:ended], TARGET)
+        assert (stop is not None) == (1 / (ended + 1) > 0.1)
+        twice = trained(2.0, certain(0.1))(running, OTHERS[:ended], TARGET)
+        assert (twice is not None) == (2 / (ended + 1) > 0.1)
+    none = trained(weights=certain(0.4))(running, [], TARGET)
+    assert none is not None
+    assert none.reason == "policy"
+    says = "acc 0.3 after 5.00 s: 40.0% chance to reach the target before the limit"
+    assert none.detail == says
+
+
+def test_nothing_is_decided_before_the_network_has_seen_curves() -> None:
+    prune = trained(weights=certain(1e-6))
+    early = 0.99 * EARLIEST * 100
+    assert prune(trial(20, [0.3], every=early), OTHERS, TARGET) is None
+    assert prune(trial(20, [0.3], every=early / 0.98), OTHERS, TARGET) is not None
+    bare = replace(trial(20, [0.3]), reports=(Report(0, 5.0, {}),))
+    assert prune(bare, OTHERS, TARGET) is None
+
+
+def test_failed_trials_and_those_on_other_hardware_do_not_count() -> None:
+    prune = trained(weights=certain(0.2))
+    failed = [replace(t, state=State.FAILED) for t in OTHERS[1:]]
+    elsewhere = [replace(t, hardware=Hardware("gpu")) for t in OTHERS[1:]]
+    assert prune(trial(20, [0.3]), OTHERS, TARGET) is None
+    for few in (failed, elsewhere):
+        assert prune(trial(20, [0.3]), [LEADER, *few], TARGET) is not None
+
+
+def test_the_packages_network_keeps_leaders_and_stops_who_is_far_behind() -> None:
+    prune = make_pruner("policy", TARGET)
+    assert prune(trial(20, [0.6, 0.85]), OTHERS, TARGET) is None
+    behind = prune(trial(20, [0.1, 0.12]), OTHERS, TARGET)
+    assert behind is not None
+    assert behind.reason == "policy"
+    assert behind == make_pruner("policy", TARGET)(trial(20, [0.1, 0.12]), OTHERS, TARGET)
+    late = make_pruner("policy(ratio=1e-9)", TARGET)(trial(20, [0.1] * 6), OTHERS, TARGET)
+    assert late is not None
+    assert late.reason == "capped"
+
+
+@given(scale=st.floats(0.01, 1000.0), unit=st.sampled_from([0.01, 1.0, 100.0]))
+def test_neither_seconds_nor_the_metrics_unit_matter(scale: float, unit: float) -> None:
+    def moved(one: Trial) -> Trial:
+        reports = tuple(
+            replace(r, seconds=scale * r.seconds, metrics={"acc": unit * r.metrics["acc"]})
+            for r in one.reports
+        )
+        return replace(one, seconds=scale * one.seconds, reports=reports)
+
+    target = Target("acc", 0.9 * unit, limit=100 * scale)
+    for values in ([0.6, 0.85], [0.1, 0.12], [0.4, 0.6], [0.5, 0.66]):
+        one = trial(20, values)
+        stops = make_pruner("policy")(one, OTHERS, TARGET)
+        again = make_pruner("policy")(moved(one), [moved(t) for t in OTHERS], target)
+        assert (stops is None) == (again is None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "target", "says"),
+    [
+        ("policy(ratio=0)", TARGET, "policy ratio must be more than 0 but got 0"),
+        ("policy(weights='no.npz')", TARGET, "policy weights no.npz: No such file"),
+        ("policy", Target("acc", limit=9), "pruner 'policy' needs a Target with a value"),
+    ],
+)
+def test_what_it_cannot_do_is_one_line(
+    spec: str, target: Target, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=says) as caught:
+        make_pruner(spec, target)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_of_a_sampler_alone_are_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "old.npz"
+    network.write(file, {name: np.zeros(shape) for name, shape in network.SHAPES.items()})
+    with pytest.raises(UserError, match=r"old\.npz: they are of a sampler alone; make new ones"):
+        trained(weights=file)
