@@ -4,7 +4,7 @@
         [--recipe search_spaces.digits:optimizers] [--seed 77]
     python benchmarks/research/recipe_curves.py again --curves FILE [--fastest 40] [--runs 4]
     python benchmarks/research/recipe_curves.py replay --curves FILE [--seeds 24] [--first-seed 0]
-        [--seconds 100] [--rows "autotune;Ray Tune"]
+        [--seconds 100] [--rows "autotune;Ray Tune"] [--weights FILE]
 
 `record` trains configurations that Optuna draws at random, and the baseline twice, one on each
 core, until the target, 17 s, or 11 s if less than the `HOPELESS` accuracy was reached. `again` adds
@@ -15,7 +15,8 @@ the repeated ones had). A curve that was not recorded to its end goes on as its 
 reaching the target. Preparation and evaluation take no time.
 As in `ray_tune.py`, autotune knows the shipped experience without that of the recipe's data, and
 Ray Tune's rules are Optuna's TPE with the baseline first, ASHA (reduction 4 from the first report
-on), and an end at the target.
+on), and an end at the target. The pruner `policy` has the weights of `--weights`, which should have
+seen nothing of the recipe's data (`trained_policy.py train`).
 
 Reported are the recorded seconds of the winner (a miss is the limit), and of the fastest that any
 trial of the search had; geometric means over seeds, with the factor of a standard error.
@@ -60,6 +61,7 @@ RECIPE = "search_spaces.digits:optimizers"
 HOPELESS, EARLY, LONGEST = 0.97, 11.0, 17.0
 SPREAD = 0.3
 RUNGS, REDUCTION = (1, 4, 16, 64), 4.0
+POLICY = "policy"
 _FAMILY_APART, _MUCH, _LITTLE = 0.1, 2.0, 0.5  # weights of squared distances
 _DECISIVE = ("peak", "horizon", "batch_size")
 
@@ -123,10 +125,14 @@ class Curves:
         recipe: whose curves they are.
         rows: what `record` returned.
         experience: a folder with what autotune knows.
+        policy: the pruner of this name, with its weights.
     """
 
-    def __init__(self, recipe: str, rows: Sequence[Answer], experience: Path) -> None:
-        self.experience, self.experiment = experience, load({"recipe": recipe})
+    def __init__(
+        self, recipe: str, rows: Sequence[Answer], experience: Path, policy: str = POLICY
+    ) -> None:
+        self.experience, self.policy = experience, policy
+        self.experiment = load({"recipe": recipe})
         self.parameters = self.experiment.space.parameters()
         self.target = self.experiment.target
         much = [name.rpartition(".")[2] in _DECISIVE for name in self.parameters]
@@ -205,6 +211,8 @@ def autotune_search(
     """A search by autotune with its defaults, or other settings."""
     baseline = curves.experiment.baseline if based else None
     target = curves.target
+    if settings.get("pruner") == POLICY:
+        settings["pruner"] = curves.policy
 
     def simulate(config: Config, own: int) -> SimCurve:
         run = curves.run(curves.point(config), own)
@@ -294,6 +302,8 @@ ROWS: Mapping[str, Search] = {
     "autotune, no races": functools.partial(autotune_search, racing=0.0),
     "autotune, races 0.15": functools.partial(autotune_search, racing=0.15),
     "autotune, no baseline": functools.partial(autotune_search, based=False),
+    "autotune, policy": functools.partial(autotune_search, pruner=POLICY),
+    "autotune, policy, no races": functools.partial(autotune_search, pruner=POLICY, racing=0.0),
     "autotune, asha": functools.partial(autotune_search, pruner="asha(reduction=4,first=0.0367)"),
     "autotune, asha, no races": functools.partial(
         autotune_search, pruner="asha(reduction=4,first=0.0367)", racing=0.0
@@ -314,13 +324,14 @@ ROWS: Mapping[str, Search] = {
 _of_process: list[Curves] = []
 
 
-def begin(file: Path, known: Path) -> None:
+def begin(file: Path, known: Path, weights: Path | None) -> None:
     """Load the curves; what autotune ships is known from a folder alone."""
     from autotune.study.experience import store
 
     store.shipped = lambda warn: []
     read = json.loads(file.read_text())
-    _of_process[:] = [Curves(read["recipe"], read["rows"], known)]
+    policy = POLICY if weights is None else f"policy(weights={str(weights.absolute())!r})"
+    _of_process[:] = [Curves(read["recipe"], read["rows"], known, policy)]
 
 
 def search(row: str, seed: int, seconds: float) -> Answer:
@@ -335,7 +346,8 @@ def replay(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         known = Path(folder, "experience")
         other_experience(data_of(recipe), known)
-        with get_context("spawn").Pool(os.cpu_count(), begin, (given.curves, known)) as pool:
+        about = given.curves, known, given.weights
+        with get_context("spawn").Pool(os.cpu_count(), begin, about) as pool:
             for row in given.rows.split(";"):
                 jobs = [(row, seed, given.seconds) for seed in seeds]
                 print(described(row, pool.starmap(search, jobs, chunksize=1)), flush=True)
@@ -394,6 +406,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=24)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=100.0)
+    parser.add_argument("--weights", type=Path)
     parser.add_argument("--rows", default=";".join(ROWS))
     given = parser.parse_args()
     {"record": recorded, "again": recorded_again, "replay": replay}[given.what](given)

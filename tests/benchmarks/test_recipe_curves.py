@@ -48,7 +48,10 @@ def test_a_run_that_missed_the_target_goes_on_without_it(curves: Any) -> None:
     assert max(value for _, value in run) < curves.target.value
 
 
-@pytest.mark.parametrize("row", ["autotune, no races", "random, asha, no races", "Ray Tune"])
+@pytest.mark.parametrize(
+    "row",
+    ["autotune, no races", "autotune, policy, no races", "random, asha, no races", "Ray Tune"],
+)
 def test_a_search_ends_with_a_recorded_time(
     row: str, curves: Any, script: Callable[[str], ModuleType]
 ) -> None:

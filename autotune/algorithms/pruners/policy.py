@@ -164,7 +164,7 @@ def trained(
         own, limit = curves.of(trial, target), target.horizon
         times = [max(seconds / limit, 1e-9) for seconds in own.seconds]
         took = trial.seconds / limit if trial.state is State.REACHED else math.inf
-        return Curve(times, own.gaps, min(own.until, trial.seconds) / limit, took)
+        return Curve(times, own.gaps, own.until / limit, took)
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
         now = trial.seconds / target.horizon
@@ -179,8 +179,7 @@ def trained(
         if seen is None:
             return None
         chance = network.chance(known, seen)
-        least = ratio / (ended + 1)
-        if chance >= least:
+        if chance >= ratio / (ended + 1):
             return None
         best = incumbent(others, hardware=trial.hardware)
         before = f"trial {best.number}" if best is not None else "the limit"
