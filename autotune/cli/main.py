@@ -312,7 +312,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "train-policy": (
         train_policy_command,
-        "train the policy of the sampler policy:FILE.npz over simulated studies",
+        "train the sampler and the pruner policy over simulated studies",
         arguments.TRAIN_POLICY,
     ),
     "doctor": (

@@ -1,4 +1,4 @@
-"""`train-policy`: the weights of the sampler `policy`, trained on studies of one's own."""
+"""`train-policy`: the weights of the sampler and the pruner `policy`, on studies of one's own."""
 
 from __future__ import annotations
 

@@ -385,11 +385,13 @@ def recorded_again(given: argparse.Namespace) -> None:
     """Add runs of the fastest configurations, on the first two cores at once."""
     read = json.loads(given.curves.read_text())
     reached = sorted((r for r in read["rows"] if r["reached"]), key=lambda r: r["curve"][-1][0])
-    points = [row["point"] for row in reached[: given.fastest]]
+    points = [row["point"] for row in reached]
+    points = [p for i, p in enumerate(points) if p not in points[:i]][: given.fastest]
     cores, seeds = sorted(os.sched_getaffinity(0))[:2], range(1, given.runs + 1)
-    jobs = [(read["recipe"], core, points[i :: len(cores)], seeds) for i, core in enumerate(cores)]
+    parts = [(core, points[i :: len(cores)]) for i, core in enumerate(cores)]
+    jobs = [(read["recipe"], core, part, seeds) for core, part in parts if part]
     with get_context("spawn").Pool(len(cores)) as pool:
-        rows = [row for each in pool.starmap(record_again, jobs) for row in each]
+        rows = [row for each in pool.starmap(record_again, jobs) for row in each if row["curve"]]
     given.curves.write_text(json.dumps({**read, "rows": read["rows"] + rows}) + "\n")
     print(f"{given.curves}: {len(rows)} more curves, {sum(r['reached'] for r in rows)} reached")
 

@@ -40,8 +40,6 @@ from _driven import TRIALS, Driven, Timed
 from _tables import by_task
 
 from autotune.algorithms.experience.known_task import KnownTask
-from autotune.algorithms.pruners.policy import trained
-from autotune.algorithms.pruners.rules import first_of, slower_than_best
 from autotune.algorithms.samplers.trained_policy import network
 from autotune.evaluation.policy_training import learning, recorded, settings, stopping
 from autotune.evaluation.policy_training.simulation import GRID, Decision, Study
@@ -206,8 +204,7 @@ def drive(given: argparse.Namespace) -> None:
                 about = task, timed, seed, given.workers, SPENDS
                 rule = pruner
                 if pruner == "policy":
-                    cap = slower_than_best()
-                    rule = first_of(cap, trained(weights=folds[task % given.folds]))
+                    rule = f"policy(weights={str(files[task % given.folds])!r})"
                 found.append(driven.regrets(*about, rule, given.trials))
                 names.append(own[task].name)
                 if isinstance(timed, Timed):

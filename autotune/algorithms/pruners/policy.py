@@ -1,21 +1,22 @@
-"""`policy`: a network says which running trials will hardly become the fastest.
+"""`policy`: a network says which running trials will hardly be faster than the fastest so far.
 
 It sees a trial's curve beside those of the others, as shares and ratios of times, so that neither
 the metric's unit nor the number of seconds matters. `autotune train-policy` trains it over
-simulated studies in which it is known which trials become the fastest; no weight changes while a
+simulated studies in which it is known how long each trial would take; no weight changes while a
 study runs.
 
-A trial is stopped where its chance is below that of a new one: of n trials in random order the next
-one is the fastest with probability 1 / (n + 1).
+A trial is judged whenever a report passes one of `MARKS`, shares of the limit, and stopped where
+its chance is below that of a new one: after n trials in random order the next one is the fastest
+with probability 1 / (n + 1).
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 
@@ -23,15 +24,16 @@ from autotune.algorithms.experience.known_task import MARKS, Array
 from autotune.algorithms.ranking.equal_time import GapCurves
 from autotune.algorithms.ranking.trial_index import RECENT_LIMIT, recent
 from autotune.algorithms.samplers.trained_policy import network
-from autotune.errors import UserError
 from autotune.trial import State, Stop, Target, Trial, incumbent
 from autotune.trial.wording import amount
 
-EARLIEST = float(MARKS[0])
-"""The share of the limit before which nothing is decided: no training had seen curves there."""
-_BEFORE = float(MARKS[0] / MARKS[1])  # the earlier time at which a trial is looked at, as a share
+_BEFORE = float(MARKS[0] / MARKS[1]) * (1 + 1e-9)  # the earlier time that is looked at, as a share
+_LEAST = 2  # ended trials, for one to be stopped
+_MOST = 40  # trials that there were in training
+_SOON = 1e-9  # a share of the limit
 _FARTHEST = 3.0
 _LEAST_SHARE = 0.01
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def inputs(now: float, own: Curve, others: Sequence[Curve], ended: int) -> Array
     return np.array(
         [
             place,
-            math.log1p(len(there)) / 2,
+            math.log1p(min(len(there), _MOST)) / 2,
             math.log(now),
             math.log(now / best.took) if known else math.log(now),
             float(known),
@@ -114,7 +116,7 @@ def inputs(now: float, own: Curve, others: Sequence[Curve], ended: int) -> Array
             change,
             lag_change,
             left,
-            math.log1p(ended) / 2,
+            math.log1p(min(ended, _MOST)) / 2,
             reached / max(ended, 1),
             float(before is not None),
         ]
@@ -123,13 +125,11 @@ def inputs(now: float, own: Curve, others: Sequence[Curve], ended: int) -> Array
 
 def _place(gap: float, others: Sequence[float]) -> float:
     """The normal score of the share of others that were better; 0 without any."""
-    from statistics import NormalDist
-
     if not others:
         return 0.0
     better = sum((other < gap) + 0.5 * (other == gap) for other in others)
     share = (better + 0.5) / (len(others) + 1)
-    return NormalDist().inv_cdf(min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE))
+    return _NORMAL.inv_cdf(min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE))
 
 
 def _clipped(log: float) -> float:
@@ -139,51 +139,51 @@ def _clipped(log: float) -> float:
 # --- the pruner -----------------------------------------------------------------------------------
 
 
-def trained(
-    ratio: float = 1.0, weights: str | Path | network.Weights | None = None
-) -> Callable[[Trial, Sequence[Trial], Target], Stop | None]:
-    """The pruner `rules.policy`; the weights may be there already.
+def bar(ended: int, ratio: float = 1.0) -> float:
+    """The chance below which a trial is stopped, after so many trials have ended.
 
-    Raises:
-        UserError: weights that cannot be read, or are of a sampler alone.
+    >>> bar(1), bar(4), bar(9, ratio=2.0)
+    (0.0, 0.2, 0.2)
     """
-    if weights is None:
-        known = network.shipped()
-    elif isinstance(weights, Mapping):
-        known = weights
-    else:
-        known = network.read(Path(weights))
-    if not network.STOP_SHAPES.keys() <= known.keys():
-        raise UserError(
-            f"policy weights {weights}: they are of a sampler alone; make new ones with autotune "
-            "train-policy"
-        )
+    return ratio / (ended + 1) if ended >= _LEAST else 0.0
+
+
+def trained(
+    ratio: float, weights: network.Weights
+) -> Callable[[Trial, Sequence[Trial], Target], Stop | None]:
+    """The pruner `rules.policy`, with its weights."""
     curves = GapCurves()
 
     def curve_of(trial: Trial, target: Target) -> Curve:
-        own, limit = curves.of(trial, target), target.horizon
-        times = [max(seconds / limit, 1e-9) for seconds in own.seconds]
-        took = trial.seconds / limit if trial.state is State.REACHED else math.inf
+        own, limit, took = curves.of(trial, target), target.horizon, math.inf
+        stretched = 1.0
+        if trial.state is State.REACHED:
+            took = max(trial.seconds / limit, _SOON)
+            if own.seconds and own.seconds[-1] > 0:  # of several runs: their mean time
+                stretched = trial.seconds / own.seconds[-1]
+        times = [max(stretched * seconds / limit, _SOON) for seconds in own.seconds]
         return Curve(times, own.gaps, own.until / limit, took)
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+        before = trial.reports[-2].seconds if len(trial.reports) > 1 else 0.0
         now = trial.seconds / target.horizon
-        if now < EARLIEST:
+        if not ((before / target.horizon < MARKS) & (now >= MARKS)).any():
             return None
+        best = incumbent(others, hardware=trial.hardware)
         curves.keep(others)
         failed = (State.FAILED, State.INFEASIBLE)
         among = [t for t in recent(others, RECENT_LIMIT) if t.state not in failed]
         among = [t for t in among if t.hardware == trial.hardware and t.reports]
+        if best is not None and all(t.number != best.number for t in among):
+            among.append(best)
         ended = sum(t.ended for t in among)
+        least = bar(ended, ratio)
         seen = inputs(now, curve_of(trial, target), [curve_of(t, target) for t in among], ended)
-        if seen is None:
+        if not least or seen is None or (chance := network.chance(weights, seen)) >= least:
             return None
-        chance = network.chance(known, seen)
-        if chance >= ratio / (ended + 1):
-            return None
-        best = incumbent(others, hardware=trial.hardware)
-        before = f"trial {best.number}" if best is not None else "the limit"
+        first = f"trial {best.number}" if best is not None else "the limit"
         after = f"{target.metric} {target.best(trial):.6g} after {amount(target, trial.seconds)}"
-        return Stop("policy", f"{after}: {chance:.1%} chance to reach the target before {before}")
+        chances = f"{chance:.1%} chance to reach the target before {first}, a new trial {least:.1%}"
+        return Stop("policy", f"{after}: {chances}")
 
     return prune

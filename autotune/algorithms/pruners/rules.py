@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from autotune.algorithms import specs
@@ -200,10 +201,10 @@ def forecast(
 
 
 def policy(ratio: float = 1.0, weights: str | None = None) -> Pruner:
-    """Stop a trial whose chance to become the fastest is below that of a new one.
+    """Stop a trial whose chance to be faster than the fastest so far is below that of a new one.
 
     The chance is what a network says that was trained over simulated studies; see
-    `pruners.policy`.
+    `pruners.policy`. Nothing is stopped before two trials have ended.
 
     Args:
         ratio: of both chances, that of a new trial being 1 / (1 + ended trials); more than 0.
@@ -211,13 +212,22 @@ def policy(ratio: float = 1.0, weights: str | None = None) -> Pruner:
 
     Raises:
         ValueError: a ratio of 0 or less.
-        UserError: weights that cannot be read.
+        UserError: weights that cannot be read, or are of a sampler alone.
     """
-    from autotune.algorithms.pruners.policy import trained  # numpy, as above
-
     if not ratio > 0:
         raise ValueError(f"policy ratio must be more than 0 but got {ratio!r}")
-    return trained(ratio, weights)
+    from autotune.algorithms.pruners.policy import trained  # numpy, as above
+    from autotune.algorithms.samplers.trained_policy import network
+
+    if weights is None:
+        return trained(ratio, network.shipped())
+    known = network.read(Path(weights).expanduser())
+    if not network.STOP_SHAPES.keys() <= known.keys():
+        raise UserError(
+            f"policy weights {weights}: they are of a sampler alone; make new ones with autotune "
+            "train-policy"
+        )
+    return trained(ratio, known)
 
 
 def first_of(*pruners: Pruner) -> Pruner:

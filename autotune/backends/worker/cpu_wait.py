@@ -88,10 +88,12 @@ def _whole(stat: Path) -> tuple[float, int]:
 
 
 def _children(process: Path, threads: list[str]) -> list[str]:
-    """The processes that the main thread and the newest ones have started: the data loaders."""
+    """The processes that the main thread and the newest ones have started: the data loaders.
+
+    The kernel lists threads in the order of their start; their numbers begin anew at some time.
+    """
     found: list[str] = []
-    newest = sorted(threads, key=int)
-    for thread in {newest[0], *newest[-2:]}:
+    for thread in {process.name, *threads[-2:]}:
         with contextlib.suppress(OSError):
             found += (process / "task" / thread / "children").read_text().split()
     return found

@@ -1,9 +1,9 @@
-"""Learning which running trials will hardly become the fastest, for the pruner `policy`.
+"""Learning which running trials will hardly be the fastest so far, for the pruner `policy`.
 
 In a simulated study it is known of each running trial how long it would take. So the network learns
-to predict, whenever a trial passes one of `MARKS`, whether it becomes the fastest: first in studies
-whose trials end at their target or cap alone, then in studies that it prunes itself (Ross et al.
-2011, arXiv 1011.0686).
+to predict, whenever a trial passes one of `MARKS`, whether it is faster than the fastest so far:
+first in studies whose trials end at their target or cap alone, then in studies that it prunes
+itself (Ross et al. 2011, arXiv 1011.0686).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from autotune.algorithms.experience.known_task import MARKS, Array
-from autotune.algorithms.pruners.policy import Curve, inputs
+from autotune.algorithms.pruners.policy import Curve, bar, inputs
 from autotune.algorithms.samplers.trained_policy import network
 from autotune.algorithms.samplers.trained_policy.network import STOP_SHAPES
 from autotune.evaluation.policy_training import settings
@@ -40,7 +40,7 @@ Chance = Callable[[Array], float]
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What was seen of a running trial at a mark, and whether it would become the fastest."""
+    """What was seen of a running trial at a mark, and whether it would be the fastest so far."""
 
     inputs: Array
     won: bool
@@ -74,7 +74,9 @@ class PrunedStudy(Study):
         if math.isfinite(run.time):
             shift = math.log(run.time / self.setting.times[row])
         known, logs = np.isfinite(base), np.log(MARKS)
-        curve = np.interp(logs - shift, logs[known], base[known]) if known.any() else base
+        curve = base
+        if known.any():  # what was not seen of the row at first is not seen of its run
+            curve = np.interp(logs - shift, logs[known], base[known], left=base[0])
         return _Running(run.row, run.start, run.time, math.inf, curve)
 
     def _end_next(self) -> None:
@@ -82,9 +84,12 @@ class PrunedStudy(Study):
             self.clock = max(run.start + MARKS[run.mark], self.clock)
             run.mark += 1
             self._look(run)
+        runs = {run.row: run for run in self.running}
         super()._end_next()
-        end = self.ends[-1]
-        self._ended.append(_curve(self.curves[-1], end, end if self.reached[-1] else math.inf))
+        ended = _curve(self.curves[-1], self.ends[-1])
+        if self.reached[-1]:
+            ended = _reached(ended, runs[self.rows[-1]], self.ends[-1])
+        self._ended.append(ended)
 
     def _seen_of(self, run: Run, seen: Any) -> Array:
         assert isinstance(run, _Running)
@@ -115,11 +120,22 @@ class PrunedStudy(Study):
             run.stop = now
 
 
-def _curve(values: Array, until: float, took: float = math.inf) -> Curve:
+def _curve(values: Array, until: float) -> Curve:
     """The curve of the best metric until each of the first of `MARKS`."""
     known = np.flatnonzero(np.isfinite(values))
     gaps = -np.maximum.accumulate(values[known])
-    return Curve(MARKS[known].tolist(), gaps.tolist(), until, took)
+    return Curve(MARKS[known].tolist(), gaps.tolist(), until * (1 + 1e-9))
+
+
+def _reached(curve: Curve, run: Run, took: float) -> Curve:
+    """The curve with its last report, at which the target was reached."""
+    assert isinstance(run, _Running)
+    known = np.isfinite(run.curve)
+    if not known.any():
+        return replace(curve, took=took)
+    last = -float(np.interp(math.log(took), np.log(MARKS)[known], run.curve[known]))
+    gaps = [*curve.gaps, min([last, *curve.gaps])]
+    return replace(curve, times=[*curve.times, took], gaps=gaps, took=took)
 
 
 # --- learning -------------------------------------------------------------------------------------
@@ -160,7 +176,7 @@ def looked(table: Table, weights: network.Weights | None, rng: np.random.Generat
     prune = None
     if weights is not None and rng.random() < _PRUNED:
         known = weights
-        prune = lambda seen, ended: network.chance(known, seen) < factor / (ended + 1)  # noqa: E731
+        prune = lambda seen, ended: network.chance(known, seen) < bar(ended, factor)  # noqa: E731
     study = PrunedStudy(setting, rng, _CANDIDATES, _TRIALS, prune=prune)
     greedy = rng.random() < _GREEDY
     while not study.over:
@@ -174,7 +190,7 @@ def looked(table: Table, weights: network.Weights | None, rng: np.random.Generat
 
 
 def fitted(looks: Sequence[Look], seed: int) -> tuple[network.Weights, float]:
-    """Weights that predict who becomes the fastest, and the last epoch's mean log loss."""
+    """Weights that predict who is the fastest so far, and the last epoch's mean log loss."""
     rows = np.stack([look.inputs for look in looks])
     mean, spread = rows.mean(axis=0), rows.std(axis=0) + _SPREAD
     seen = torch.tensor((rows - mean) / spread, dtype=torch.float32)

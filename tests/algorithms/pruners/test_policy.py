@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.algorithms.pruners.policy import EARLIEST, Curve, inputs, trained
+from autotune.algorithms.experience.known_task import MARKS
+from autotune.algorithms.pruners.policy import Curve, inputs, trained
 from autotune.algorithms.pruners.rules import make_pruner
 from autotune.algorithms.samplers.trained_policy import network
 from autotune.errors import UserError
-from autotune.trial import Hardware, Report, State, Target, Trial
+from autotune.trial import Hardware, Report, State, Stop, Target, Trial
 
 TARGET = Target("acc", 0.9, limit=100)
 CPU = Hardware("cpu")
@@ -100,34 +101,62 @@ def test_nothing_is_seen_before_the_first_report() -> None:
 
 def test_a_trial_stops_where_its_chance_is_below_that_of_a_new_one() -> None:
     running = trial(20, [0.3])
-    for ended in (1, 5, 8, 10, 12):
-        stop = trained(weights=certain(0.1))(running, OTHERS[:ended], TARGET)
+    for ended in (2, 5, 8, 10, 12):
+        stop = trained(1.0, certain(0.1))(running, OTHERS[:ended], TARGET)
         assert (stop is not None) == (1 / (ended + 1) > 0.1)
         twice = trained(2.0, certain(0.1))(running, OTHERS[:ended], TARGET)
         assert (twice is not None) == (2 / (ended + 1) > 0.1)
-    none = trained(weights=certain(0.4))(running, [], TARGET)
-    assert none is not None
-    assert none.reason == "policy"
-    says = "acc 0.3 after 5.00 s: 40.0% chance to reach the target before the limit"
-    assert none.detail == says
+        if stop is not None:
+            says = "acc 0.3 after 5.00 s: 10.0% chance to reach the target before trial 0"
+            assert stop == Stop("policy", f"{says}, a new trial {1 / (ended + 1):.1%}")
 
 
-def test_nothing_is_decided_before_the_network_has_seen_curves() -> None:
-    prune = trained(weights=certain(1e-6))
-    early = 0.99 * EARLIEST * 100
-    assert prune(trial(20, [0.3], every=early), OTHERS, TARGET) is None
-    assert prune(trial(20, [0.3], every=early / 0.98), OTHERS, TARGET) is not None
+def test_nothing_stops_before_two_trials_have_ended() -> None:
+    prune = trained(1.0, certain(1e-6))
+    alone = [trial(i, [0.3], State.RUNNING) for i in range(1, 8)]
+    assert prune(trial(20, [0.3]), alone, TARGET) is None
+    assert prune(trial(20, [0.3]), [LEADER, *alone], TARGET) is None
+    assert prune(trial(20, [0.3]), [LEADER, OTHERS[1]], TARGET) is not None
+
+
+def test_a_trial_is_judged_when_a_report_passes_a_share_of_the_limit() -> None:
+    prune = trained(1.0, certain(1e-6))
+    judged = [
+        prune(trial(20, [0.3] * count, every=0.5), OTHERS, TARGET) is not None
+        for count in range(1, 201)
+    ]
+    passed = {math.ceil(round(100 * mark / 0.5, 6)) for mark in MARKS}
+    assert {i for i, yes in enumerate(judged, start=1) if yes} == passed
     bare = replace(trial(20, [0.3]), reports=(Report(0, 5.0, {}),))
     assert prune(bare, OTHERS, TARGET) is None
 
 
+def test_the_fastest_trial_counts_however_long_ago_it_ended() -> None:
+    later = [
+        replace(trial(i, [0.1, 0.2], State.CENSORED), ended_at=float(i)) for i in range(1, 1100)
+    ]
+    stop = trained(1.0, certain(1e-6))(trial(2000, [0.3]), [LEADER, *later], TARGET)
+    assert stop is not None
+    assert "before trial 0, a new trial 0.1%" in stop.detail
+
+
+def test_a_trial_with_several_runs_has_a_curve_of_their_mean_time() -> None:
+    """Pruners see it with the mean of its times, and with the reports of its first run."""
+    prune = make_pruner("policy", TARGET)
+    slower = [replace(LEADER, seconds=2 * LEADER.seconds), *OTHERS[1:]]
+    as_slow = [trial(0, [0.5, 0.7, 0.8, 0.85, 0.9], State.REACHED, every=10.0), *OTHERS[1:]]
+    for values in ([0.3], [0.5], [0.45, 0.55], [0.4, 0.5, 0.6], [0.5, 0.6, 0.7, 0.75]):
+        one = trial(20, values)
+        assert prune(one, slower, TARGET) == prune(one, as_slow, TARGET)
+
+
 def test_failed_trials_and_those_on_other_hardware_do_not_count() -> None:
-    prune = trained(weights=certain(0.2))
+    prune = trained(1.0, certain(0.2))
     failed = [replace(t, state=State.FAILED) for t in OTHERS[1:]]
     elsewhere = [replace(t, hardware=Hardware("gpu")) for t in OTHERS[1:]]
     assert prune(trial(20, [0.3]), OTHERS, TARGET) is None
     for few in (failed, elsewhere):
-        assert prune(trial(20, [0.3]), [LEADER, *few], TARGET) is not None
+        assert prune(trial(20, [0.3]), [LEADER, OTHERS[1], *few], TARGET) is not None
 
 
 def test_the_packages_network_keeps_leaders_and_stops_who_is_far_behind() -> None:
@@ -180,4 +209,4 @@ def test_weights_of_a_sampler_alone_are_one_line(tmp_path: Path) -> None:
     file = tmp_path / "old.npz"
     network.write(file, {name: np.zeros(shape) for name, shape in network.SHAPES.items()})
     with pytest.raises(UserError, match=r"old\.npz: they are of a sampler alone; make new ones"):
-        trained(weights=file)
+        make_pruner(f"policy(weights={str(file)!r})")

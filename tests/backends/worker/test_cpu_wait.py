@@ -84,6 +84,16 @@ def test_a_process_that_this_one_started_is_seen_as_its_child() -> None:
     assert str(child.pid) in seen.children
 
 
+def test_children_of_the_main_thread_are_seen_after_the_kernels_numbers_began_anew(
+    tmp_path: Path,
+) -> None:
+    process(tmp_path, 20, {20: (2.0, 1.5)}, [])
+    threads = {900: (1.0, 0.5), 901: (1.0, 0.5), 902: (1.0, 0.5), 12: (1.0, 0.5)}
+    seen = waits(process(tmp_path, 900, threads, [20]))
+    assert seen is not None
+    assert seen.children == pytest.approx({"20": 1.5})
+
+
 # --- between two looks ----------------------------------------------------------------------------
 
 
