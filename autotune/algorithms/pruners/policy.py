@@ -16,6 +16,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -24,6 +25,7 @@ from autotune.algorithms.experience.known_task import MARKS, Array
 from autotune.algorithms.ranking.equal_time import GapCurves
 from autotune.algorithms.ranking.trial_index import RECENT_LIMIT, recent
 from autotune.algorithms.samplers.trained_policy import network
+from autotune.errors import UserError
 from autotune.trial import State, Stop, Target, Trial, incumbent
 from autotune.trial.wording import amount
 
@@ -148,6 +150,23 @@ def bar(ended: int, ratio: float = 1.0) -> float:
     return ratio / (ended + 1) if ended >= _LEAST else 0.0
 
 
+def weights_of(file: str | None) -> network.Weights:
+    """The weights in a file, by default those of the package.
+
+    Raises:
+        UserError: they cannot be read, or are of a sampler alone.
+    """
+    if file is None:
+        return network.shipped()
+    weights = network.read(Path(file).expanduser())
+    if not network.STOP_SHAPES.keys() <= weights.keys():
+        raise UserError(
+            f"policy weights {file}: they are of a sampler alone; make new ones with autotune "
+            "train-policy"
+        )
+    return weights
+
+
 def trained(
     ratio: float, weights: network.Weights
 ) -> Callable[[Trial, Sequence[Trial], Target], Stop | None]:
@@ -177,9 +196,10 @@ def trained(
         if best is not None and all(t.number != best.number for t in among):
             among.append(best)
         ended = sum(t.ended for t in among)
-        least = bar(ended, ratio)
+        if not (least := bar(ended, ratio)):
+            return None
         seen = inputs(now, curve_of(trial, target), [curve_of(t, target) for t in among], ended)
-        if not least or seen is None or (chance := network.chance(weights, seen)) >= least:
+        if seen is None or (chance := network.chance(weights, seen)) >= least:
             return None
         first = f"trial {best.number}" if best is not None else "the limit"
         after = f"{target.metric} {target.best(trial):.6g} after {amount(target, trial.seconds)}"

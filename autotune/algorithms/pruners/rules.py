@@ -11,7 +11,6 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from autotune.algorithms import specs
@@ -216,18 +215,9 @@ def policy(ratio: float = 1.0, weights: str | None = None) -> Pruner:
     """
     if not ratio > 0:
         raise ValueError(f"policy ratio must be more than 0 but got {ratio!r}")
-    from autotune.algorithms.pruners.policy import trained  # numpy, as above
-    from autotune.algorithms.samplers.trained_policy import network
+    from autotune.algorithms.pruners.policy import trained, weights_of  # numpy, as above
 
-    if weights is None:
-        return trained(ratio, network.shipped())
-    known = network.read(Path(weights).expanduser())
-    if not network.STOP_SHAPES.keys() <= known.keys():
-        raise UserError(
-            f"policy weights {weights}: they are of a sampler alone; make new ones with autotune "
-            "train-policy"
-        )
-    return trained(ratio, known)
+    return trained(ratio, weights_of(weights))
 
 
 def first_of(*pruners: Pruner) -> Pruner:

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from autotune.algorithms.experience.known_task import MARKS, Array
 from autotune.algorithms.pruners.policy import Curve, bar, inputs
 from autotune.algorithms.samplers.trained_policy import network
 from autotune.algorithms.samplers.trained_policy.network import STOP_SHAPES
-from autotune.evaluation.policy_training import settings
+from autotune.evaluation.policy_training import settings, torch_network
+from autotune.evaluation.policy_training.learning import Say
 from autotune.evaluation.policy_training.simulation import Run, Study
 from autotune.evaluation.policy_training.tables import Table
 
@@ -34,8 +34,6 @@ _PRUNED, _GREEDY = 0.8, 0.7  # shares of the studies: pruned by the network, led
 _FACTORS = 0.3, 3.0  # of the chance of a new trial, in studies that the network prunes
 _EPOCHS, _BATCH, _RATE = 6, 256, 3e-3
 _SPREAD = 1e-6  # of an input, at least
-Say = Callable[[str], None]
-Chance = Callable[[Array], float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,14 +142,7 @@ def _reached(curve: Curve, run: Run, took: float) -> Curve:
 def train(
     tables: Sequence[Table], seed: int, until: Callable[[int], float], say: Say = print
 ) -> network.Weights:
-    """Weights of the pruner's network, trained over simulated studies of tables.
-
-    Args:
-        tables: what studies are simulated of.
-        seed: of everything that is drawn.
-        until: the share of the training that is done, given how many studies were simulated.
-        say: takes a line on the progress.
-    """
+    """Weights of the pruner's network; the arguments are those of `learning.train`."""
     torch.set_num_threads(1)
     rng = np.random.default_rng((seed, 1))
     looks: list[Look] = []
@@ -173,10 +164,12 @@ def looked(table: Table, weights: network.Weights | None, rng: np.random.Generat
     setting = replace(settings.drawn(table, rng), pruner=0.0)
     low, high = np.log(_FACTORS)
     factor = math.exp(rng.uniform(low, high))
-    prune = None
-    if weights is not None and rng.random() < _PRUNED:
-        known = weights
-        prune = lambda seen, ended: network.chance(known, seen) < bar(ended, factor)  # noqa: E731
+    pruned = weights is not None and rng.random() < _PRUNED
+
+    def stops(seen: Array, ended: int) -> bool:
+        return weights is not None and network.chance(weights, seen) < bar(ended, factor)
+
+    prune = stops if pruned else None
     study = PrunedStudy(setting, rng, _CANDIDATES, _TRIALS, prune=prune)
     greedy = rng.random() < _GREEDY
     while not study.over:
@@ -207,21 +200,15 @@ def fitted(looks: Sequence[Look], seed: int) -> tuple[network.Weights, float]:
         total = 0.0
         for part in torch.split(torch.randperm(len(looks), generator=generator), _BATCH):
             loss = torch.nn.functional.binary_cross_entropy_with_logits(
-                _logits(layers, seen[part]), won[part]
+                torch_network.stop_logits(layers, seen[part]), won[part]
             )
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
             schedule.step()
             total += float(loss.detach()) * len(part)
-    weights = {name: layer.detach().double().numpy() for name, layer in layers.items()}
+    weights = torch_network.as_arrays(layers)
     first = weights["stop_1"].copy()  # it takes the inputs as they are
     first[:-1] /= spread[:, None]
     first[-1] -= mean @ first[:-1]
     return {**weights, "stop_1": first}, total / len(looks)
-
-
-def _logits(layers: dict[str, Tensor], rows: Tensor) -> Tensor:
-    for name in ("stop_1", "stop_2"):
-        rows = torch.relu(rows @ layers[name][:-1] + layers[name][-1])
-    return (rows @ layers["stop_3"][:-1] + layers["stop_3"][-1])[:, 0]

@@ -92,6 +92,12 @@ def log_policy(layers: Layers, given: Batch) -> Tensor:
     return torch.log_softmax(scores.masked_fill(given.has_points == 0, -1e9), dim=1)
 
 
+def stop_logits(layers: Layers, rows: Tensor) -> Tensor:
+    """Logits of `network.chance` of running trials, (rows,), from what is seen of them."""
+    hidden = _layer(layers["stop_2"], _layer(layers["stop_1"], rows))
+    return _linear(layers["stop_3"], hidden)[:, 0]
+
+
 def _linear(layer: Tensor, rows: Tensor) -> Tensor:
     return rows @ layer[:-1] + layer[-1]
 

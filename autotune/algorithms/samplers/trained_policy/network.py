@@ -81,7 +81,7 @@ def scores(weights: Weights, inputs: Inputs) -> Array:
 
 
 def chance(weights: Weights, inputs: Array) -> float:
-    """The probability that a running trial becomes the fastest.
+    """The probability that a running trial is faster than the fastest so far.
 
     Args:
         inputs: what is seen of it, (STOP,); see `pruners.policy.inputs`.
