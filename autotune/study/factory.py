@@ -86,7 +86,7 @@ def make_parts(
     controller = _controller(options.controller, experiment, options.seed)
     start = _start(experiment, options, existing, controller)
     controller = _begun(controller, experiment, start)
-    pruner = _pruner(options.pruner, controller, experiment.target)
+    pruner = _pruner(options.pruner, controller, experiment.target, known.pruner_weights)
     own = {"experiment": experiment, "pruner": pruner, "controller": controller, "checkpoints": ""}
     own["look"] = None  # until it is known where the trials run
     own["stages"] = made_stages(experiment, options)
@@ -218,12 +218,14 @@ def make_sampler(
 # --- pruners and controllers ----------------------------------------------------------------------
 
 
-def _pruner(pruner: str | Pruner, controller: Controller | None, target: Target) -> Pruner:
+def _pruner(
+    pruner: str | Pruner, controller: Controller | None, target: Target, weights: bytes
+) -> Pruner:
     if pruner in ("convergence", "convergence()") and controller is not None:
         pruner = "slower_than_best"  # no forecast knows what a controller will yet turn
     by_path = isinstance(pruner, str) and specs.is_path(pruner)
     found = recipes.find(str(pruner), "pruner") if by_path else pruner
-    return make_pruner(found, target)
+    return make_pruner(found, target, weights)
 
 
 def _controller(

@@ -150,18 +150,20 @@ def bar(ended: int, ratio: float = 1.0) -> float:
     return ratio / (ended + 1) if ended >= _LEAST else 0.0
 
 
-def weights_of(file: str | None) -> network.Weights:
-    """The weights in a file, by default those of the package.
+def weights_of(file: str | bytes | None) -> network.Weights:
+    """The weights in a file, by its name or as its bytes, by default those of the package.
 
     Raises:
         UserError: they cannot be read, or are of a sampler alone.
     """
     if file is None:
         return network.shipped()
-    weights = network.read(Path(file).expanduser())
+    where = "of this study" if isinstance(file, bytes) else file
+    data = file if isinstance(file, bytes) else network.file_bytes(Path(file).expanduser())
+    weights = network.parsed(data, where)
     if not network.STOP_SHAPES.keys() <= weights.keys():
         raise UserError(
-            f"policy weights {file}: they are of a sampler alone; make new ones with autotune "
+            f"policy weights {where}: they are of a sampler alone; make new ones with autotune "
             "train-policy"
         )
     return weights

@@ -199,7 +199,7 @@ def forecast(
     return prune
 
 
-def policy(ratio: float = 1.0, weights: str | None = None) -> Pruner:
+def policy(ratio: float = 1.0, weights: str | bytes | None = None) -> Pruner:
     """Stop a trial whose chance to be faster than the fastest so far is below that of a new one.
 
     The chance is what a network says that was trained over simulated studies; see
@@ -207,7 +207,7 @@ def policy(ratio: float = 1.0, weights: str | None = None) -> Pruner:
 
     Args:
         ratio: of both chances, that of a new trial being 1 / (1 + ended trials); more than 0.
-        weights: a file of `autotune train-policy`; by default those of the package.
+        weights: a file of `autotune train-policy`, or what it holds; by default the package's.
 
     Raises:
         ValueError: a ratio of 0 or less.
@@ -296,8 +296,13 @@ def usual_pruner(target: Target | None) -> str:
     return "convergence" if target is None or target.timed else "bottom_at_same_time"
 
 
-def make_pruner(pruner: str | Pruner, target: Target | None = None) -> Pruner:
+def make_pruner(pruner: str | Pruner, target: Target | None = None, weights: bytes = b"") -> Pruner:
     """Build a pruner from its spec; a pruner itself is returned.
+
+    Args:
+        pruner: its name, with or without settings.
+        target: of the trials that it will judge.
+        weights: what `policy` takes in place of the file that it would read.
 
     Raises:
         UserError: an unknown name or argument, or one that is out of range; or one by name that
@@ -318,4 +323,6 @@ def make_pruner(pruner: str | Pruner, target: Target | None = None) -> Pruner:
         raise UserError(
             f"pruner {spec[0]!r} compares trials at shares of the Target's {name}, which it lacks"
         )
+    if weights and spec[0] == "policy":
+        spec[1]["weights"] = weights
     return specs.build("pruner", pruner, spec, PRUNERS[spec[0]])

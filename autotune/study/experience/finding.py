@@ -45,9 +45,11 @@ def find(
             "no point of the studies to start from (--from) lies in this space, so none is run "
             "first"
         )
+    named = Known(first=points, canonical=experiment.canonical, own=own)
+    named = policy_weights.with_weights(named, options)
     trained = weights_file(options.sampler) is not None
     if options.sampler not in ("auto", EXPERIENCED) and not trained:
-        return Known(first=points, canonical=experiment.canonical, own=own)
+        return named
     identity = identity_of(experiment)
     stored = _stored(options)
     times = ranking.written(options, [*stored, *sources], sources)
@@ -59,13 +61,7 @@ def find(
         own_points = points or trained
         fit = () if own_points else first.of_published(published, space, experiment, options.seed)
         points, published = points or fit, published if fit else []
-    found = Known(
-        first=points,
-        published=tuple(published),
-        canonical=experiment.canonical,
-        own=own,
-        weights=policy_weights.of(options),
-    )
+    found = replace(named, first=points, published=tuple(published))
     return _with_studies(found, ranked, identity)
 
 

@@ -44,7 +44,8 @@ class Known:
         published: canonical points that are known from elsewhere, without results.
         canonical: what the experiment said of its parameters' names.
         own: the sampler that is used where the study is like none of them, and later.
-        weights: the file of a trained policy; empty for other samplers.
+        weights: the file of a trained sampler; empty for others.
+        pruner_weights: that of a trained pruner.
     """
 
     studies: tuple[Summary, ...] = ()
@@ -55,9 +56,15 @@ class Known:
     canonical: Mapping[str, str] = field(default_factory=dict)
     own: str = ""
     weights: bytes = b""
+    pruner_weights: bytes = b""
 
     def __bool__(self) -> bool:
-        return bool(self.studies or self.first or self.weights)
+        return bool(self.studies or self.first or self._trained)
+
+    @property
+    def _trained(self) -> dict[str, bytes]:
+        both = {"weights": self.weights, "pruner_weights": self.pruner_weights}
+        return {name: data for name, data in both.items() if data}
 
     @property
     def because(self) -> str:
@@ -80,17 +87,16 @@ class Known:
             "canonical": dict(self.canonical),
             "own": self.own,
         }
-        if self.weights:
-            content["weights"] = base64.b64encode(self.weights).decode()
+        for name, data in self._trained.items():
+            content[name] = base64.b64encode(data).decode()
         return document.packed(content)
 
     def entry(self) -> dict[str, Any]:
         """What the manifest says of it; empty where nothing is known."""
         if not self:
             return {}
-        trained = {"weights": _checksum(self.weights)} if self.weights else {}
         return {
-            **trained,
+            **{name: _checksum(data) for name, data in self._trained.items()},
             "studies": len(self.studies),
             "earlier_runs": sum(self.same),
             "most_alike": self.most_alike,
@@ -215,6 +221,7 @@ def _known(found: Mapping[str, Any]) -> Known:
         canonical=dict(found["canonical"]),
         own=str(found["own"]),
         weights=base64.b64decode(str(found.get("weights", ""))),
+        pruner_weights=base64.b64decode(str(found.get("pruner_weights", ""))),
     )
 
 

@@ -49,8 +49,7 @@ def begun(
     folder = options.folder(experiment.name)
     if existing is not None and known.goes_on(existing, kept, experiment.space):
         try:
-            found = known.read(existing, folder)
-            return found if found.weights else replace(found, weights=policy_weights.of(options))
+            return policy_weights.with_weights(known.read(existing, folder), options)
         except UserError:
             if kept is not None:
                 raise  # else nothing is lost by beginning anew

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sims import learning, lines, simulate, wide
 
 from autotune.algorithms.experience.known_task import MARKS
 from autotune.algorithms.pruners.policy import Curve, inputs, trained
@@ -210,3 +211,26 @@ def test_weights_of_a_sampler_alone_are_one_line(tmp_path: Path) -> None:
     network.write(file, {name: np.zeros(shape) for name, shape in network.SHAPES.items()})
     with pytest.raises(UserError, match=r"old\.npz: they are of a sampler alone; make new ones"):
         make_pruner(f"policy(weights={str(file)!r})")
+
+
+def test_a_study_keeps_its_weights(fast_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on as it would have, whatever became of the file, and with a later package."""
+    file = fast_path / "mine.npz"
+    spec = f"policy(weights={str(file)!r})"
+    stops = {}
+    for folder, first, chance in (("whole", 8, 0.001), ("parts", 4, 0.001), ("none", 8, 0.999)):
+        network.write(file, certain(chance))
+        simulate(wide(), fast_path / folder, first, learning, pruner=spec, seed=5)
+        file.unlink()
+        simulate(wide(), fast_path / folder, 8, learning, pruner=spec, seed=5)
+        stops[folder] = [row for row in lines(fast_path / folder) if row["event"] == "ended"]
+    assert stops["whole"] == stops["parts"] != stops["none"]
+    assert "chance to reach the target" in str(stops["whole"])
+    with pytest.raises(UserError, match=r"policy weights .*mine\.npz: No such file"):
+        simulate(wide(), fast_path / "new", 4, learning, pruner=spec)
+
+    simulate(wide(), fast_path / "package", 4, learning, pruner="policy", seed=5)
+    monkeypatch.setattr(network, "shipped_bytes", lambda: b"of a later version")
+    network.shipped.cache_clear()
+    simulate(wide(), fast_path / "package", 6, learning, pruner="policy", seed=5)
+    network.shipped.cache_clear()
