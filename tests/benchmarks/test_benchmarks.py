@@ -122,6 +122,28 @@ def test_suggestions_of_the_driver(tmp_path: Path) -> None:
     assert all(row["next"] > 0 for row in written["suggest"])
 
 
+@pytest.mark.slow
+def test_baselines_of_optimizers(tmp_path: Path) -> None:
+    """A learning rate that reaches the target, and one that is too small."""
+    (tmp_path / "easier.py").write_text(
+        "from dataclasses import replace\n"
+        "from autotune import Target\n"
+        "from search_spaces import digits\n"
+        "def easier():\n"
+        "    return replace(digits.adamw(), target=Target('val_accuracy', 0.9, limit=60.0))\n"
+    )
+    command = [sys.executable, FOLDER / "optimizer_baselines.py", "easier.py:easier", "--json"]
+    options = ["--vary", "horizon=8", "--vary", "lr.peak=0.01,0.0003", "--seeds", "2"]
+    done = subprocess.run(
+        [*command, *options], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    usual, small = json.loads(done.stdout)["rows"]
+    assert usual["settings"] == {"horizon": 8, "lr.peak": 0.01}
+    assert [run["seed"] for run in usual["runs"]] == [1, 2]
+    assert all(run["reached"] and run["epochs"] < 8 for run in usual["runs"])
+    assert not any(run["reached"] or run["epochs"] < 8 for run in small["runs"])
+
+
 def run_quick(script: Path, options: Sequence[str], folder: Path) -> dict[str, Any]:
     """The JSON that the smallest run of the script writes."""
     answer = folder / "answer.json"

@@ -19,36 +19,6 @@ from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.experience.known_task import MARKS
 from autotune.errors import UserError
 
-TASKS, CONFIGS, EPOCHS = 3, 60, 12
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three tasks whose best learning rates differ, as a table of recorded curves."""
-    rng = np.random.default_rng(0)
-    configs = {
-        "batch_size": rng.integers(16, 512, CONFIGS),
-        "learning_rate": 10 ** rng.uniform(-4, -1, CONFIGS),
-        "momentum": rng.uniform(0.1, 0.99, CONFIGS),
-        "weight_decay": rng.uniform(1e-5, 0.1, CONFIGS),
-        "num_layers": rng.integers(1, 5, CONFIGS),
-        "max_units": rng.integers(64, 1024, CONFIGS),
-        "max_dropout": rng.uniform(0, 1, CONFIGS),
-    }
-    log = np.log10(configs["learning_rate"])
-    speed = np.stack([np.exp(-((log - best) ** 2)) for best in (-1.2, -2.5, -3.8)])
-    epochs = np.arange(1, EPOCHS + 1)
-    seconds = np.broadcast_to(epochs * (1 + configs["batch_size"][:, None] / 512), (3, 60, 12))
-    file = tmp_path_factory.mktemp("tables") / "tiny.npz"
-    np.savez(
-        file,
-        val_accuracy=90 * (1 - np.exp(-speed[:, :, None] * epochs / 4)),
-        time=seconds,
-        tasks=np.array(["11", "22", "33"]),
-        **{f"cfg_{name}": column for name, column in configs.items()},
-    )
-    return file
-
 
 def altered(data: Path, **arrays: Any) -> Path:
     """The table with other arrays."""
