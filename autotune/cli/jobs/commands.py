@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from autotune.algorithms.names import weights_file
 from autotune.cli.console import BROKEN, DONE, INTERRUPTED, say
 from autotune.cli.given import SubmitArguments
 from autotune.cli.jobs import archive
@@ -23,6 +24,7 @@ from autotune.evaluation import register
 from autotune.storage import driver_lock
 from autotune.storage.journal import JOURNAL
 from autotune.study import factory, recipe_arguments, recipes
+from autotune.study.experience import policy_weights
 from autotune.study.option import OFF
 from autotune.study.options import StudyOptions
 from autotune.study.options import options as all_options
@@ -110,6 +112,13 @@ def _submission(given: SubmitArguments, selection: Selection) -> Submission:
     study = _study(given.recipe, options, selection, installs=given.pip is not None)
     for flag, named in (("--pruner", options.pruner), ("--controller", options.controller)):
         _check_sent(flag, str(named or ""), selection)
+    for flag, named, file in (
+        ("--sampler", options.sampler, weights_file(options.sampler)),
+        ("--pruner", options.pruner, policy_weights.file_of_pruner(options.pruner)),
+    ):
+        if file and not Path(file).is_absolute():
+            policy_weights.file_bytes(file)  # that there is such a file, with weights
+            _check_file_sent(flag, str(named), file, selection)
     options = replace(options, mirror=options.mirror or out is None)
     if out is not None:
         home = os.path.normpath(out)
@@ -166,8 +175,11 @@ def _check_sent(what: str, name: str, selection: Selection) -> None:
     base = place if place.endswith(".py") else place.replace(".", "/")
     ways = [base] if place.endswith(".py") else [f"{base}.py", f"{base}/__init__.py"]
     file = next((way for way in ways if place and Path(way).is_file()), None)
-    if file is None:
-        return
+    if file is not None:
+        _check_file_sent(what, name, file, selection)
+
+
+def _check_file_sent(what: str, name: str, file: str, selection: Selection) -> None:
     _check_below(what, name, file)
     if Path(os.path.normpath(selection.root / file)) not in selection.files:
         raise UserError(

@@ -23,17 +23,17 @@ def with_weights(known: Known, options: StudyOptions) -> Known:
     """
     return replace(
         known,
-        weights=known.weights or _of(weights_file(options.sampler)),
-        pruner_weights=known.pruner_weights or _of(_file_of_pruner(options.pruner)),
+        weights=known.weights or file_bytes(weights_file(options.sampler)),
+        pruner_weights=known.pruner_weights or file_bytes(file_of_pruner(options.pruner)),
     )
 
 
-def _file_of_pruner(pruner: object) -> str | None:
-    """As `weights_file`, of a pruner.
+def file_of_pruner(pruner: object) -> str | None:
+    """The file that a trained pruner's name gives: as `weights_file` of a sampler.
 
-    >>> _file_of_pruner("policy(weights='mine.npz')"), _file_of_pruner("policy")
+    >>> file_of_pruner("policy(weights='mine.npz')"), file_of_pruner("policy")
     ('mine.npz', '')
-    >>> _file_of_pruner("asha") is None
+    >>> file_of_pruner("asha") is None
     True
     """
     if not isinstance(pruner, str) or pruner == "auto" or specs.is_path(pruner):
@@ -42,8 +42,12 @@ def _file_of_pruner(pruner: object) -> str | None:
     return str(settings.get("weights") or "") if name == TRAINED else None
 
 
-def _of(file: str | None) -> bytes:
-    """The file of weights; empty for None."""
+def file_bytes(file: str | None) -> bytes:
+    """The file of weights, "" being the package's; empty for None.
+
+    Raises:
+        UserError: as `with_weights`.
+    """
     if file is None:
         return b""
     from autotune.algorithms.samplers.trained_policy import network

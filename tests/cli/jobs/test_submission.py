@@ -20,6 +20,7 @@ import heads
 import pytest
 import services
 
+from autotune.algorithms.samplers.trained_policy import network
 from autotune.cli import main
 from autotune.cli.given import SubmitArguments, taken
 from autotune.cli.jobs import archive, checks
@@ -379,6 +380,10 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["submit", RECIPE, "--out", "/s", "--from", "old"], "--from must be an absolute path"),
     (["submit", PLACED, "--out", "/s", "--with", "data=x"], "--with data must be an absolute path"),
     (["submit", PLACED, "--out", "/s"], "needs --with data=PATH"),
+    (
+        ["submit", RECIPE, "--out", "/s", "--sampler", "policy:own.npz"],
+        "policy weights own.npz: No such file",
+    ),
     (["submit", RECIPE, "--tracking-uri", "http://me:pw@host"], "holds a password"),
     (["submit", RECIPE, "--out", "/s", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
     (["submit", RECIPE, "--out", "/s", "--pip", "none.txt"], "'none.txt' does not exist"),
@@ -591,6 +596,8 @@ def test_harmless_variables_are_sent() -> None:
     ("recipe", "linked/job_recipe.py:study", "linked/job_recipe.py"),
     ("--pruner", "left/out.py:rule", "left/out.py"),
     ("--controller", "left/out.py:rule", "left/out.py"),
+    ("--sampler", "policy:left/own.npz", "left/own.npz"),
+    ("--pruner", "policy(weights='left/own.npz')", "left/own.npz"),
 ])  # fmt: skip
 def test_what_would_not_be_sent_is_refused(
     flag: str,
@@ -607,6 +614,7 @@ def test_what_would_not_be_sent_is_refused(
     source = heads.ROOT / "tests" / "support" / "job_recipe.py"
     for to in ("job_recipe.py", "real/job_recipe.py", "left/out.py"):
         shutil.copy(source, tmp_path / to)
+    (tmp_path / "left" / "own.npz").write_bytes(network.shipped_bytes())
     (tmp_path / ".gitignore").write_text("left/\n")
     monkeypatch.chdir(tmp_path)
     given = ["submit", name] if flag == "recipe" else ["submit", RECIPE, flag, name]
