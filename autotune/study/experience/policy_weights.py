@@ -15,17 +15,23 @@ if TYPE_CHECKING:
     from autotune.study.options import StudyOptions
 
 
-def with_weights(known: Known, options: StudyOptions) -> Known:
-    """What is known, with the weights that sampler and pruner need and it does not have yet.
+def with_weights(known: Known, options: StudyOptions, before: StudyOptions | None = None) -> Known:
+    """What is known, with the weights that sampler and pruner need.
+
+    Args:
+        known: what is known without them, or with those of `before`.
+        options: the study's.
+        before: those with which it ran before: what they name is not read again.
 
     Raises:
         UserError: a file of weights cannot be read, or is not of this version.
     """
-    return replace(
-        known,
-        weights=known.weights or file_bytes(weights_file(options.sampler)),
-        pruner_weights=known.pruner_weights or file_bytes(file_of_pruner(options.pruner)),
-    )
+    weights, pruner_weights = known.weights, known.pruner_weights
+    if before is None or not weights or options.sampler != before.sampler:
+        weights = file_bytes(weights_file(options.sampler)) or weights
+    if before is None or not pruner_weights or options.pruner != before.pruner:
+        pruner_weights = file_bytes(file_of_pruner(options.pruner)) or pruner_weights
+    return replace(known, weights=weights, pruner_weights=pruner_weights)
 
 
 def file_of_pruner(pruner: object) -> str | None:

@@ -49,7 +49,8 @@ def begun(
     folder = options.folder(experiment.name)
     if existing is not None and known.goes_on(existing, kept, experiment.space):
         try:
-            return policy_weights.with_weights(known.read(existing, folder), options)
+            found = known.read(existing, folder)
+            return policy_weights.with_weights(found, options, existing.options)
         except UserError:
             if kept is not None:
                 raise  # else nothing is lost by beginning anew

@@ -228,6 +228,8 @@ def test_a_study_keeps_its_weights(fast_path: Path, monkeypatch: pytest.MonkeyPa
     assert "chance to reach the target" in str(stops["whole"])
     with pytest.raises(UserError, match=r"policy weights .*mine\.npz: No such file"):
         simulate(wide(), fast_path / "new", 4, learning, pruner=spec)
+    with pytest.raises(UserError, match=r"policy weights other\.npz: No such file"):
+        simulate(wide(), fast_path / "parts", 9, learning, pruner="policy(weights='other.npz')")
 
     simulate(wide(), fast_path / "package", 4, learning, pruner="policy", seed=5)
     monkeypatch.setattr(network, "shipped_bytes", lambda: b"of a later version")
