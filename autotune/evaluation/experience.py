@@ -28,7 +28,7 @@ def now(manifest: Manifest, result: StudyResult) -> dict[str, Any] | None:
     probability that it is like none of them; absent where another sampler is at work, or no trial
     has ended. `fault` says why it is not known, and `off` that the study was to know nothing.
     """
-    if not manifest.known:
+    if not any(manifest.known.get(name) for name in _BEGUN_WITH):
         return {"off": True} if manifest.options.experience == OFF else None
     begun = {name: manifest.known.get(name) for name in _BEGUN_WITH}
     ended = informative_trials(result.searched)

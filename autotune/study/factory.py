@@ -10,7 +10,7 @@ from autotune.algorithms import specs
 from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.names import ELITE, EXPERIENCED, FORKING, LIMITED, weights_file
 from autotune.algorithms.plans.parameters import first_plan, within
-from autotune.algorithms.pruners.rules import Pruner, make_pruner
+from autotune.algorithms.pruners.rules import Pruner, make_pruner, never
 from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers.distribution import from_document
 from autotune.algorithms.samplers.elite_policy import PolicySampler
@@ -24,7 +24,7 @@ from autotune.study.beginnings import made_beginnings
 from autotune.study.choices import ResolvedOptions, resolve_options
 from autotune.study.defaults import sampler_for
 from autotune.study.driver.settings import StudySettings
-from autotune.study.experience import starts
+from autotune.study.experience import policy_weights, starts
 from autotune.study.experience.first import FirstPoints
 from autotune.study.experience.known import NOTHING, Known
 from autotune.study.experiment import Experiment
@@ -86,7 +86,7 @@ def make_parts(
     controller = _controller(options.controller, experiment, options.seed)
     start = _start(experiment, options, existing, controller)
     controller = _begun(controller, experiment, start)
-    pruner = _pruner(options.pruner, controller, experiment.target, known.pruner_weights)
+    pruner = _pruner(options, controller, experiment.target, known.pruner_weights)
     own = {"experiment": experiment, "pruner": pruner, "controller": controller, "checkpoints": ""}
     own["look"] = None  # until it is known where the trials run
     own["stages"] = made_stages(experiment, options)
@@ -120,7 +120,9 @@ def check_named(options: StudyOptions) -> None:
         parse_sampler(options.sampler)
     pruner = options.pruner
     if isinstance(pruner, str) and pruner != "auto" and not specs.is_path(pruner):
-        make_pruner(pruner)
+        trained = policy_weights.file_of_pruner(pruner) is not None
+        # In place of a file, which a study that has begun need not have any more.
+        make_pruner(pruner, weights=policy_weights.file_bytes("") if trained else b"")
     controller = options.controller
     if isinstance(controller, str) and controller != "none" and not specs.is_path(controller):
         from autotune.algorithms.controllers import check_controller
@@ -219,8 +221,11 @@ def make_sampler(
 
 
 def _pruner(
-    pruner: str | Pruner, controller: Controller | None, target: Target, weights: bytes
+    options: StudyOptions, controller: Controller | None, target: Target, weights: bytes
 ) -> Pruner:
+    pruner = options.pruner
+    if (not options.search or options.seeds) and policy_weights.file_of_pruner(pruner) is not None:
+        return never  # repeats are not pruned, and the file of the weights may be gone
     if pruner in ("convergence", "convergence()") and controller is not None:
         pruner = "slower_than_best"  # no forecast knows what a controller will yet turn
     by_path = isinstance(pruner, str) and specs.is_path(pruner)

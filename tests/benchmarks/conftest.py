@@ -65,7 +65,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log = np.log10(configs["learning_rate"])
     speed = np.stack([np.exp(-((log - best) ** 2)) for best in (-1.2, -2.5, -3.8)])
     epochs = np.arange(1, EPOCHS + 1)
-    seconds = np.broadcast_to(epochs * (1 + configs["batch_size"][:, None] / 512), (3, 60, 12))
+    seconds = np.broadcast_to(
+        epochs * (1 + configs["batch_size"][:, None] / 512), (3, CONFIGS, EPOCHS)
+    )
     file = tmp_path_factory.mktemp("tables") / "tiny.npz"
     np.savez(
         file,

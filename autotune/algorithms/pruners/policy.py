@@ -150,16 +150,22 @@ def bar(ended: int, ratio: float = 1.0) -> float:
     return ratio / (ended + 1) if ended >= _LEAST else 0.0
 
 
-def weights_of(file: str | bytes | None) -> network.Weights:
-    """The weights in a file, by its name or as its bytes, by default those of the package.
+def file_bytes(file: str | None) -> bytes:
+    """The bytes of a file of weights, by default the package's.
+
+    Raises:
+        UserError: it cannot be read, or has no weights.
+    """
+    return network.shipped_bytes() if file is None else network.file_bytes(Path(file))
+
+
+def weights_of(data: bytes, file: str | None) -> network.Weights:
+    """The weights in the bytes of a file, whose name is for messages.
 
     Raises:
         UserError: they cannot be read, or are of a sampler alone.
     """
-    if file is None:
-        return network.shipped()
-    where = "of this study" if isinstance(file, bytes) else file
-    data = file if isinstance(file, bytes) else network.file_bytes(Path(file).expanduser())
+    where = "of the package" if file is None else file
     weights = network.parsed(data, where)
     if not network.STOP_SHAPES.keys() <= weights.keys():
         raise UserError(

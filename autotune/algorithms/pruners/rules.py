@@ -199,7 +199,7 @@ def forecast(
     return prune
 
 
-def policy(ratio: float = 1.0, weights: str | bytes | None = None) -> Pruner:
+def policy(ratio: float = 1.0, weights: str | None = None) -> Pruner:
     """Stop a trial whose chance to be faster than the fastest so far is below that of a new one.
 
     The chance is what a network says that was trained over simulated studies; see
@@ -207,17 +207,37 @@ def policy(ratio: float = 1.0, weights: str | bytes | None = None) -> Pruner:
 
     Args:
         ratio: of both chances, that of a new trial being 1 / (1 + ended trials); more than 0.
-        weights: a file of `autotune train-policy`, or what it holds; by default the package's.
+        weights: a file of `autotune train-policy`; by default those of the package.
 
     Raises:
-        ValueError: a ratio of 0 or less.
+        ValueError: a ratio of 0 or less, or weights that are no path.
         UserError: weights that cannot be read, or are of a sampler alone.
     """
+    from autotune.algorithms.pruners import policy as network  # numpy, as above
+
+    return _policy(ratio, weights, network.file_bytes)
+
+
+def _policy(ratio: float, weights: str | None, read: Callable[[str | None], bytes]) -> Pruner:
     if not ratio > 0:
         raise ValueError(f"policy ratio must be more than 0 but got {ratio!r}")
-    from autotune.algorithms.pruners.policy import trained, weights_of  # numpy, as above
+    if weights is not None and (not isinstance(weights, str) or not weights):
+        raise ValueError(
+            f"policy weights must be the path of a file, in quotes, or None but got {weights!r}"
+        )
+    from autotune.algorithms.pruners import policy as network
 
-    return trained(ratio, weights_of(weights))
+    return network.trained(ratio, network.weights_of(read(weights), weights))
+
+
+def _policy_with(data: bytes) -> Callable[..., Pruner]:
+    """`policy` with the weights in `data`, whatever file its settings name."""
+
+    @functools.wraps(policy)
+    def make(ratio: float = 1.0, weights: str | None = None) -> Pruner:
+        return _policy(ratio, weights, lambda file: data)
+
+    return _capped(make)
 
 
 def first_of(*pruners: Pruner) -> Pruner:
@@ -323,6 +343,5 @@ def make_pruner(pruner: str | Pruner, target: Target | None = None, weights: byt
         raise UserError(
             f"pruner {spec[0]!r} compares trials at shares of the Target's {name}, which it lacks"
         )
-    if weights and spec[0] == "policy":
-        spec[1]["weights"] = weights
-    return specs.build("pruner", pruner, spec, PRUNERS[spec[0]])
+    rule = _policy_with(weights) if weights and spec[0] == "policy" else PRUNERS[spec[0]]
+    return specs.build("pruner", pruner, spec, rule)

@@ -189,8 +189,9 @@ def _check_file_sent(what: str, name: str, file: str, selection: Selection) -> N
 
 
 def _check_below(what: str, name: str, file: str) -> None:
-    inside = Path(file).resolve().is_relative_to(Path.cwd().resolve())
-    if Path(file).is_absolute() or not inside:
+    path = Path(os.path.normpath(Path(file).expanduser()))  # `~` and `../HERE` are not there
+    inside = path.resolve().is_relative_to(Path.cwd().resolve()) and ".." not in path.parts
+    if path.is_absolute() or not inside:
         raise UserError(f"{what} {name!r} must be a path below the working directory to be sent")
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from autotune.algorithms import specs
 from autotune.algorithms.names import TRAINED, weights_file
-from autotune.algorithms.pruners.rules import PRUNERS
 
 if TYPE_CHECKING:
     from autotune.study.experience.known import Known
@@ -27,10 +26,11 @@ def with_weights(known: Known, options: StudyOptions, before: StudyOptions | Non
         UserError: a file of weights cannot be read, or is not of this version.
     """
     weights, pruner_weights = known.weights, known.pruner_weights
-    if before is None or not weights or options.sampler != before.sampler:
-        weights = file_bytes(weights_file(options.sampler)) or weights
-    if before is None or not pruner_weights or options.pruner != before.pruner:
-        pruner_weights = file_bytes(file_of_pruner(options.pruner)) or pruner_weights
+    sampler, pruner = weights_file(options.sampler), file_of_pruner(options.pruner)
+    if before is None or not weights or sampler != weights_file(before.sampler):
+        weights = file_bytes(sampler) or weights
+    if before is None or not pruner_weights or pruner != file_of_pruner(before.pruner):
+        pruner_weights = file_bytes(pruner) or pruner_weights
     return replace(known, weights=weights, pruner_weights=pruner_weights)
 
 
@@ -42,10 +42,11 @@ def file_of_pruner(pruner: object) -> str | None:
     >>> file_of_pruner("asha") is None
     True
     """
-    if not isinstance(pruner, str) or pruner == "auto" or specs.is_path(pruner):
+    if not isinstance(pruner, str) or pruner.partition("(")[0].strip() != TRAINED:
         return None
-    name, settings = specs.parse_spec("pruner", pruner, PRUNERS)
-    return str(settings.get("weights") or "") if name == TRAINED else None
+    _, settings = specs.parse_spec("pruner", pruner, [TRAINED])
+    weights = settings.get("weights")
+    return weights if isinstance(weights, str) else ""
 
 
 def file_bytes(file: str | None) -> bytes:
@@ -58,4 +59,4 @@ def file_bytes(file: str | None) -> bytes:
         return b""
     from autotune.algorithms.samplers.trained_policy import network
 
-    return network.file_bytes(Path(file).expanduser()) if file else network.shipped_bytes()
+    return network.file_bytes(Path(file)) if file else network.shipped_bytes()

@@ -59,7 +59,7 @@ def begun(
     if not experiment.space.parameters():
         if named:
             raise UserError(f"start_from (--from) {str(sources[0])!r}: nothing is searched")
-        return Known()
+        return policy_weights.with_weights(Known(), options)
     own, _ = sampler_for(experiment, options.trials)
     return finding.find(experiment, options, named, own)
 

@@ -11,13 +11,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sims import learning, lines, simulate, wide
+from sims import METRIC, learning, lines, simulate, wide
 
+import autotune as at
 from autotune.algorithms.experience.known_task import MARKS
 from autotune.algorithms.pruners.policy import Curve, inputs, trained
 from autotune.algorithms.pruners.rules import make_pruner
 from autotune.algorithms.samplers.trained_policy import network
+from autotune.cli import main
+from autotune.cli.console import study_in
 from autotune.errors import UserError
+from autotune.evaluation import experience as status
+from autotune.space.search_space import Fixed, SearchSpace
 from autotune.trial import Hardware, Report, State, Stop, Target, Trial
 
 TARGET = Target("acc", 0.9, limit=100)
@@ -194,6 +199,11 @@ def test_neither_seconds_nor_the_metrics_unit_matter(scale: float, unit: float) 
     [
         ("policy(ratio=0)", TARGET, "policy ratio must be more than 0 but got 0"),
         ("policy(weights='no.npz')", TARGET, "policy weights no.npz: No such file"),
+        ("policy(weights='~nobody-here/x')", TARGET, "policy weights .*nobody-here"),
+        ("policy(weights='a\\0b')", TARGET, "policy weights .*null byte"),
+        ("policy(weights=3)", TARGET, "must be the path of a file, in quotes, or None but got 3"),
+        ("policy(weights='')", TARGET, "must be the path of a file, in quotes, or None but got ''"),
+        ("policy(weights=b'x')", TARGET, "in quotes, or None but got b'x'"),
         ("policy", Target("acc", limit=9), "pruner 'policy' needs a Target with a value"),
     ],
 )
@@ -225,14 +235,61 @@ def test_a_study_keeps_its_weights(fast_path: Path, monkeypatch: pytest.MonkeyPa
         simulate(wide(), fast_path / folder, 8, learning, pruner=spec, seed=5)
         stops[folder] = [row for row in lines(fast_path / folder) if row["event"] == "ended"]
     assert stops["whole"] == stops["parts"] != stops["none"]
-    assert "chance to reach the target" in str(stops["whole"])
+    assert "chance to" in str(stops["whole"])
     with pytest.raises(UserError, match=r"policy weights .*mine\.npz: No such file"):
         simulate(wide(), fast_path / "new", 4, learning, pruner=spec)
     with pytest.raises(UserError, match=r"policy weights other\.npz: No such file"):
         simulate(wide(), fast_path / "parts", 9, learning, pruner="policy(weights='other.npz')")
+    assert status.now(*study_in(fast_path / "parts")) == {"off": True}
 
-    simulate(wide(), fast_path / "package", 4, learning, pruner="policy", seed=5)
+    def of_package(pruner: str, trials: int) -> None:
+        simulate(wide(), fast_path / "package", trials, learning, pruner=pruner)
+
+    of_package("policy", 4)
     monkeypatch.setattr(network, "shipped_bytes", lambda: b"of a later version")
-    network.shipped.cache_clear()
-    simulate(wide(), fast_path / "package", 6, learning, pruner="policy", seed=5)
-    network.shipped.cache_clear()
+    for trials, pruner in enumerate(("policy", "policy()", "policy(ratio=0.9)"), 5):
+        of_package(pruner, trials)
+
+
+def test_a_study_where_nothing_is_searched_keeps_its_weights(fast_path: Path) -> None:
+    file = fast_path / "mine.npz"
+    network.write(file, certain(0.5))
+    fixed = at.Experiment(
+        "fixed", wide().train, SearchSpace({"rate": Fixed(0.1)}), Target(METRIC, 0.9, limit=100)
+    )
+    spec = f"policy(weights={str(file)!r})"
+    simulate(fixed, fast_path / "study", 2, pruner=spec)
+    file.unlink()
+    assert len(simulate(fixed, fast_path / "study", 3, pruner=spec).trials) == 3
+
+
+RECIPE = """
+import autotune as at
+
+def train(config):
+    at.report(0, {})
+    for step in range(1, 9):
+        at.report(step, {"acc": config["rate"] * step})
+
+def study():
+    space = at.SearchSpace({"rate": at.Float(0.1, 0.2)})
+    return at.Experiment("kept", train, space, at.Target("acc", 0.5, limit=60.0))
+"""
+
+
+def test_the_command_line_goes_on_without_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.py").write_text(RECIPE)
+    network.write(Path("mine.npz"), certain(0.5))
+    usual = ["run", "recipe.py:study", "--backend", "local", "--workers", "1"]
+    usual += ["--tracking-uri", "off", "--experience", "off", "--out", "study"]
+    usual += ["--pruner", "policy(weights='mine.npz')"]
+    assert main.main([*usual, "--trials", "2"]) == 0
+    Path("mine.npz").unlink()
+    assert main.main(["resume", "study", "--trials", "3"]) == 0
+    assert main.main([*usual, "--trials", "4"]) == 0
+    assert main.main(["confirm", "study", "--repeats", "1"]) == 0
+    assert len(at.load_study("study").trials) > 4
+    assert "error" not in capsys.readouterr().err

@@ -384,6 +384,16 @@ MISTAKES: list[tuple[list[str], str]] = [
         ["submit", RECIPE, "--out", "/s", "--sampler", "policy:own.npz"],
         "policy weights own.npz: No such file",
     ),
+    (
+        ["submit", RECIPE, "--out", "/s", "--address", "http://127.0.0.1:1"]
+        + [
+            "--pruner",
+            "policy(weights='/elsewhere/own.npz')",
+            "--sampler",
+            "policy:/elsewhere/a.npz",
+        ],
+        "no Ray dashboard answers",
+    ),
     (["submit", RECIPE, "--tracking-uri", "http://me:pw@host"], "holds a password"),
     (["submit", RECIPE, "--out", "/s", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
     (["submit", RECIPE, "--out", "/s", "--pip", "none.txt"], "'none.txt' does not exist"),
@@ -634,7 +644,7 @@ def test_what_would_not_be_sent_is_refused(
 
 
 @pytest.mark.parametrize("flag", ["--pruner", "--controller"])
-@pytest.mark.parametrize("place", ["../outside.py", "{}/inside.py"])
+@pytest.mark.parametrize("place", ["../outside.py", "{}/inside.py", "../work/inside.py"])
 def test_a_rule_of_another_place_is_refused(
     flag: str,
     place: str,

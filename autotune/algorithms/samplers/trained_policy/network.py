@@ -26,7 +26,7 @@ from autotune.algorithms.samplers.trained_policy.inputs import (
     STATE,
     Inputs,
 )
-from autotune.errors import UserError
+from autotune.errors import UserError, shown
 from autotune.storage import atomic
 
 VERSION = 1
@@ -133,9 +133,11 @@ def file_bytes(file: Path) -> bytes:
         UserError: as `read`.
     """
     try:
-        data = file.read_bytes()
+        data = file.expanduser().read_bytes()
     except OSError as error:
         raise UserError(f"policy weights {file}: {error.strerror}") from None
+    except (RuntimeError, ValueError) as error:  # no such user; a character that no path has
+        raise UserError(f"policy weights {shown(str(file))}: {error}") from None
     parsed(data, str(file))
     return data
 
