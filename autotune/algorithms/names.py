@@ -43,6 +43,6 @@ def weights_file(sampler: object) -> str | None:
     if not isinstance(sampler, str):
         return None
     name, _, file = sampler.partition(":")
-    if name != TRAINED or (file and not file.endswith(".npz")):
+    if name.lower() != TRAINED or (file and not file.endswith(".npz")):
         return None
     return file

@@ -83,7 +83,8 @@ def _literal(what: str, text: str, given: ast.keyword) -> Any:
     try:
         return ast.literal_eval(given.value)
     except (ValueError, TypeError):
-        name_given = given.value.id if isinstance(given.value, ast.Name) else None
+        named = isinstance(given.value, ast.Name | ast.Attribute)
+        name_given = ast.unparse(given.value) if named else None
         hint = ""
         if name_given is not None and name_given.capitalize() in ("True", "False", "None"):
             hint = f": {given.arg}={name_given.capitalize()}"

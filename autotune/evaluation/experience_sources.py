@@ -38,6 +38,10 @@ def of_path(path: Path) -> list[Found]:
     if path.is_file():
         return _of_file(path)
     if not path.is_dir():
+        if not path.exists():
+            raise UserError(
+                f"{path} does not exist: add a study, a folder of studies or an exported file"
+            )
         raise UserError(f"{path} is neither a study, nor a folder of studies, nor an exported file")
     files = [found for file in store.files(path) for found in _of_file(file)]
     folders = sorted(place for place in path.iterdir() if studies.is_study(place))

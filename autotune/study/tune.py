@@ -13,7 +13,7 @@ from autotune.errors import UserError, checked, shown
 from autotune.space.parameters import Choice, Fixed, Float, Int, instead_of
 from autotune.space.schedule_space import ScheduleSpace
 from autotune.space.search_space import SearchSpace
-from autotune.study import earlier
+from autotune.study import earlier, factory
 from autotune.study.experiment import Experiment
 from autotune.study.keywords import unknown_argument
 from autotune.study.options import StudyOptions
@@ -80,9 +80,15 @@ def tune(
     how = {key: value for key, value in settings.items() if key not in (*_TARGET, *_EXPERIMENT)}
     if how.get("out") is None:
         how["out"], note = earlier.free_folder(StudyOptions().folder(name))
+        _check(how, trials)  # before anything is said of a study that then does not begin
         if note:
             print(note, file=sys.stderr, flush=True)
     return run(experiment, trials=trials, **how)
+
+
+@checked
+def _check(how: Mapping[str, Any], trials: int) -> None:
+    factory.check_named(StudyOptions(trials=trials, **how))
 
 
 @checked

@@ -127,7 +127,7 @@ def share_text(trial: Trial) -> str:
 
 def disturbed_note(trial: Trial) -> str:
     """A mark for a disturbed trial, with its share; empty for any other."""
-    return f"disturbed ({share_text(trial)})" if trial.disturbed else ""
+    return f"disturbed ({share_text(trial)} of its cores)" if trial.disturbed else ""
 
 
 def outcome(trial: Trial, target: Target) -> str:

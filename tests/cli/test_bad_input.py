@@ -59,6 +59,12 @@ REFUSED = [
     (["no_limit"], "has no limit, but its trainer is a generator, which may never end: Target('a"),
     (["limit_0"], "Target limit must be more than 0 seconds but got 0 (bad.py, line 18)"),
     (["a_value"], "60 is the value to reach, and no limit; the time to it is Target('acc', 60, li"),
+    (
+        ["right", "--pruner", "policy:mine.npz"],
+        "pruner must be policy(weights='mine.npz') but got 'policy:mine.npz'",
+    ),
+    (["right", "--pruner", "policy(weights=a.npz)"], "a text in quotes: weights='a.npz'"),
+    (["right", "--sampler", "Policy:mine.npz"], "policy weights mine.npz: No such file"),
     (["right", "--with", "data=x"], "recipe 'bad.py:right' takes no arguments but got data (--wit"),
 ]
 

@@ -53,7 +53,7 @@ def test_studies_are_added_listed_exported_and_removed(
     )
     code, out, err = called("add", str(studies))
     assert (code, out) == (0, "")
-    assert f"{studies}/short is left out: 2 trials of it tell anything (at least 5" in err
+    assert f"{studies}/short is left out: only 2 trials of it tell anything (at least 5" in err
     assert f"added 2 studies to {place}\n" in err
     assert names(place) == ["racing", "wide"]
 
@@ -117,7 +117,7 @@ def test_a_file_with_several_studies_loses_only_those_that_are_removed(
         (["list", "x"], "experience list takes no names but got 'x'"),
         (["list", "--mlflow", "http://x"], "--mlflow is for experience add"),
         (["add"], "needs a study, a folder of studies, an exported file, or --mlflow URI"),
-        (["add", "nowhere"], "nowhere is neither a study, nor a folder of studies"),
+        (["add", "nowhere"], "nowhere does not exist: add a study, a folder of studies or"),
         (["add", "empty"], "empty holds no study"),
         (["add", "x" * 5000], "cannot be a path here: File name too long"),
         (["add", "--mlflow", "htp://x"], "unknown scheme 'htp'"),
@@ -173,7 +173,7 @@ def test_a_study_too_short_is_said_to_be_and_adds_nothing(
 ) -> None:
     code, _, err = called("add", str(studies / "short"))
     assert (code, err.count("\n")) == (2, 1)
-    assert f"nothing to add: {studies}/short: 2 trials of it tell anything" in err
+    assert f"nothing to add: {studies}/short: only 2 trials of it tell anything" in err
     assert not (tmp_path / "store").exists()
 
 

@@ -106,13 +106,13 @@ def test_disturbed_trials_are_shown_with_their_share() -> None:
     study = made.study(*trials)
     (first, *_) = sections(study, tables.leaderboard(study))
     reasons = {row["trial"]: row["reason"] for row in first.rows}
-    assert reasons[1].endswith("disturbed (60%)")
+    assert reasons[1].endswith("disturbed (60% of its cores)")
     assert "disturbed" not in reasons[2]
     own, again = machine.sentences(study)[:2]
     assert own.startswith("Other processes disturbed 2 of 4 trials, which had their cores")
     assert "1 (60%), 3 (75%)" in own
     assert "1 of 6 repeats" in again
-    assert "disturbed (60%)" in outcome(study.trials[1], study.target)
+    assert "disturbed (60% of its cores)" in outcome(study.trials[1], study.target)
     rows = study.to_frame().set_index("trial")
     assert rows.cpu_share[1] == pytest.approx(0.6)
     assert list(rows.index[rows.disturbed]) == [1, 3, 5]
@@ -150,7 +150,7 @@ def test_a_speedup_is_of_the_times_that_rank(
         "speedup_vs_baseline": pytest.approx(5.0)
     }
     said = final.conclusion(study)
-    assert "Best: trial 1 in 10.00 s, disturbed (40%)" in said
+    assert "Best: trial 1 in 10.00 s, disturbed (40% of its cores)" in said
     assert f"{ratio:.2f}x faster ({says}, not confirmed; without what disturbed them)" in said
     mean = {0.0: "5.00 s in its one undisturbed run", 0.5: "4.50 s as the mean of 2 runs"}
     assert not races or mean[waits] in said

@@ -231,6 +231,10 @@ def test_a_script_that_is_run_again_begins_a_new_study(
         "studies/train_toy-2: 4 of 4 trials were done; this run begins studies/train_toy-3 "
         "(out='studies/train_toy-2' goes on with that one)\n"
     )
+    for wrong in ({"sampler": "tpee"}, {"trials": 0}, {"pruner": "asha(x=1)"}):
+        with pytest.raises(at.UserError):
+            tuned(**wrong)
+        assert "begins" not in capsys.readouterr().err
     more = tuned(out="studies/train_toy-2", trials=6)
     assert len(more.trials) == 6
     assert capsys.readouterr().err == "studies/train_toy-2: 4 of 6 trials were done\n"

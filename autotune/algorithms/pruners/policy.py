@@ -7,7 +7,8 @@ study runs.
 
 A trial is judged whenever a report passes one of `MARKS`, shares of the limit, and stopped where
 its chance is below that of a new one: after n trials in random order the next one is the fastest
-with probability 1 / (n + 1).
+with probability 1 / (n + 1). While none has reached the target, the chance is that to reach it
+within the limit.
 """
 
 from __future__ import annotations
@@ -209,9 +210,11 @@ def trained(
         seen = inputs(now, curve_of(trial, target), [curve_of(t, target) for t in among], ended)
         if seen is None or (chance := network.chance(weights, seen)) >= least:
             return None
-        first = f"trial {best.number}" if best is not None else "the limit"
         after = f"{target.metric} {target.best(trial):.6g} after {amount(target, trial.seconds)}"
-        chances = f"{chance:.1%} chance to reach the target before {first}, a new trial {least:.1%}"
+        first, new = "the limit", f"{least:.1%}"
+        if best is not None:
+            first, new = f"trial {best.number}", f"the {new} of a new trial"
+        chances = f"{chance:.1%} chance to reach the target before {first}, less than {new}"
         return Stop("policy", f"{after}: {chances}")
 
     return prune

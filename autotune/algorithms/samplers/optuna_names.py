@@ -58,9 +58,12 @@ def parse_sampler(text: str) -> tuple[str, dict[str, Any]]:
         return text, {}
     if text.lower() in REMOVED_POLICIES:
         raise UserError(removed_policy(text.lower()))
+    if text.lower().startswith(f"{TRAINED}:"):
+        raise UserError(f"sampler must be {TRAINED}:FILE.npz, or {ELITE}, but got {text!r}")
     path, call = split_call("sampler", text, NAMES)
     if path in NAMES:
-        raise UserError(f"sampler {path!r} takes no arguments, but got {text!r}")
+        own = ": policy:FILE.npz has weights of your own" if path == TRAINED else ""
+        raise UserError(f"sampler {path!r} takes no arguments, but got {text!r}{own}")
     if "." not in path:
         raise UserError(unknown("sampler", path, NAMES))
     return path, keyword_arguments("sampler", call, text)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.algorithms import specs
 from autotune.algorithms.names import TRAINED, weights_file
+from autotune.errors import UserError
 
 if TYPE_CHECKING:
     from autotune.study.experience.known import Known
@@ -41,7 +42,12 @@ def file_of_pruner(pruner: object) -> str | None:
     ('mine.npz', '')
     >>> file_of_pruner("asha") is None
     True
+
+    Raises:
+        UserError: the name is the sampler's.
     """
+    if file := weights_file(pruner):
+        raise UserError(f"pruner must be policy(weights={file!r}) but got {pruner!r}")
     if not isinstance(pruner, str) or pruner.partition("(")[0].strip() != TRAINED:
         return None
     _, settings = specs.parse_spec("pruner", pruner, [TRAINED])

@@ -66,7 +66,9 @@ def of_study(
     target, least = manifest.target, LEAST_TRIALS if least is None else least
     used = _used(trials, target)
     if len(used) < least:
-        raise UnfitError(f"{len(used)} trials of it tell anything (at least {least} are needed)")
+        raise UnfitError(
+            f"only {len(used)} trials of it tell anything (at least {least} are needed)"
+        )
     space = CanonicalSpace(manifest.search_space(folder), manifest.canonical)
     limit = limit_of(used, target)
     train = manifest.train, manifest.train_source

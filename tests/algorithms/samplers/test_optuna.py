@@ -178,6 +178,8 @@ def test_tpe_learns_more_than_chance(fast_path: Path) -> None:
     [
         ("tpee", "unknown sampler 'tpee'; did you mean 'tpe'? (allowed: auto, cmaes, convergence"),
         ("convergence()", "sampler 'convergence' takes no arguments"),
+        ("policy(weights='a.npz')", ": policy:FILE.npz has weights of your own"),
+        ("policy:a.json", "sampler must be policy:FILE.npz, or policy:elite, but got"),
         ("t p e", "unknown sampler 't p e'"),
         ("", "unknown sampler ''"),
         ("optuna.samplers.TPSampler", "sampler 'optuna.samplers.TPSampler': module"),

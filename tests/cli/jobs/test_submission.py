@@ -385,12 +385,9 @@ MISTAKES: list[tuple[list[str], str]] = [
         "policy weights own.npz: No such file",
     ),
     (
-        ["submit", RECIPE, "--out", "/s", "--address", "http://127.0.0.1:1"]
-        + [
-            "--pruner",
-            "policy(weights='/elsewhere/own.npz')",
-            "--sampler",
-            "policy:/elsewhere/a.npz",
+        [
+            *("submit", RECIPE, "--out", "/s", "--address", "http://127.0.0.1:1"),
+            *("--pruner", "policy(weights='/not/here.npz')", "--sampler", "policy:/not/here.npz"),
         ],
         "no Ray dashboard answers",
     ),
