@@ -221,7 +221,8 @@ TRAIN_POLICY: list[Row] = [
     ("--minutes", {"metavar": "N", "type": _checked(number),
                    "help": "processor time to train (10, unless --studies is given)"}),
     ("--studies", {"metavar": "N", "type": _count,
-                   "help": "how many studies to simulate: then the same seed gives the same file"}),
+                   "help": "how many studies to simulate: then the same seed gives the same file "
+                           "(on processors of one kind)"}),
     ("--seed", {"metavar": "N", "type": _count, "default": 0, "dest": "training_seed",
                 "help": "of everything that is drawn (0)"}),
 ]  # fmt: skip
