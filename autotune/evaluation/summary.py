@@ -223,14 +223,13 @@ def races_text(one: Mapping[str, Any]) -> str:
     Of one that was run again, a single run counts where the others were disturbed.
 
     >>> races_text({"mean_seconds": 3.5, "runs": 3, "reached": 3})
-    '3.50 s as the mean of 3 runs in the search, their waiting left out (3 of 3 reached)'
+    '3.50 s as the mean of 3 runs in the search (3 of 3 reached)'
     >>> races_text({"mean_seconds": 3.5, "runs": 1, "reached": 1})
     '3.50 s in its one undisturbed run'
     """
     if one["runs"] == 1:
         return f"{_mean(one)} in its one undisturbed run"
-    waits = "" if "mean_metric" in one else ", their waiting left out"
-    return f"{_mean(one)} as the mean of {one['runs']} runs in the search{waits}{_remark(one)}"
+    return f"{_mean(one)} as the mean of {one['runs']} runs in the search{_remark(one)}"
 
 
 def _remark(one: Mapping[str, Any]) -> str:

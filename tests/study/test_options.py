@@ -150,7 +150,10 @@ def test_names_that_are_known_without_their_modules_are_all_there_are() -> None:
         ({"sampler": "TPESampler"}, "unknown sampler 'TPESampler'; did you mean 'tpe'?"),
         ({"sampler": "GPSampler"}, "did you mean 'gp'?"),
         ({"sampler": "policy:elit"}, "unknown sampler 'policy:elit'; did you mean 'policy:elite'?"),
-        ({"sampler": "policy:mine.pt"}, "unknown sampler 'policy:mine.pt'"),
+        (
+            {"sampler": "policy:mine.pt"},
+            "sampler must be policy:FILE.npz, or policy:elite, but got 'policy:mine.pt'",
+        ),
         ({"sampler": "tpe(seed=1)"}, "sampler 'tpe' takes no arguments"),
         ({"sampler": "optuna.samplers.TPESampler(seed=x)"}, "arguments must be plain values"),
         ({"pruner": "HyperbandPruner"}, "did you mean 'hyperband'?"),

@@ -58,7 +58,7 @@ def parse_sampler(text: str) -> tuple[str, dict[str, Any]]:
         return text, {}
     if text.lower() in REMOVED_POLICIES:
         raise UserError(removed_policy(text.lower()))
-    if text.lower().startswith(f"{TRAINED}:"):
+    if text.lower().startswith(f"{TRAINED}:") and "." in text:
         raise UserError(f"sampler must be {TRAINED}:FILE.npz, or {ELITE}, but got {text!r}")
     path, call = split_call("sampler", text, NAMES)
     if path in NAMES:
