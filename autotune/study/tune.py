@@ -80,8 +80,8 @@ def tune(
     how = {key: value for key, value in settings.items() if key not in (*_TARGET, *_EXPERIMENT)}
     if how.get("out") is None:
         how["out"], note = earlier.free_folder(StudyOptions().folder(name))
-        _check(how, trials)  # before anything is said of a study that then does not begin
         if note:
+            _check(how, trials)  # before anything is said of a study that then does not begin
             print(note, file=sys.stderr, flush=True)
     return run(experiment, trials=trials, **how)
 

@@ -17,7 +17,6 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -37,6 +36,7 @@ _SOON = 1e-9  # a share of the limit
 _FARTHEST = 3.0
 _LEAST_SHARE = 0.01
 _NORMAL = NormalDist()
+Prune = Callable[[Trial, Sequence[Trial], Target], Stop | None]
 
 
 @dataclass(frozen=True)
@@ -151,34 +151,33 @@ def bar(ended: int, ratio: float = 1.0) -> float:
     return ratio / (ended + 1) if ended >= _LEAST else 0.0
 
 
-def file_bytes(file: str | None) -> bytes:
-    """The bytes of a file of weights, by default the package's.
+def made(ratio: float, weights: str | None, data: bytes = b"") -> Prune:
+    """The pruner `rules.policy`.
+
+    Args:
+        ratio, weights: its settings.
+        data: what there is in place of the file that `weights` names; empty to read it.
 
     Raises:
-        UserError: it cannot be read, or has no weights.
+        ValueError, UserError: as there.
     """
-    return network.shipped_bytes() if file is None else network.file_bytes(Path(file))
-
-
-def weights_of(data: bytes, file: str | None) -> network.Weights:
-    """The weights in the bytes of a file, whose name is for messages.
-
-    Raises:
-        UserError: they cannot be read, or are of a sampler alone.
-    """
-    where = "of the package" if file is None else file
-    weights = network.parsed(data, where)
-    if not network.STOP_SHAPES.keys() <= weights.keys():
+    if not ratio > 0:
+        raise ValueError(f"policy ratio must be more than 0 but got {ratio!r}")
+    if weights is not None and (not isinstance(weights, str) or not weights):
+        raise ValueError(
+            f"policy weights must be the path of a file, in quotes, or None but got {weights!r}"
+        )
+    where = weights or "of the package"
+    known = network.parsed(data or network.file_bytes(weights or ""), where)
+    if not network.STOP_SHAPES.keys() <= known.keys():
         raise UserError(
             f"policy weights {where}: they are of a sampler alone; make new ones with autotune "
             "train-policy"
         )
-    return weights
+    return trained(ratio, known)
 
 
-def trained(
-    ratio: float, weights: network.Weights
-) -> Callable[[Trial, Sequence[Trial], Target], Stop | None]:
+def trained(ratio: float, weights: network.Weights) -> Prune:
     """The pruner `rules.policy`, with its weights."""
     curves = GapCurves()
 

@@ -213,21 +213,9 @@ def policy(ratio: float = 1.0, weights: str | None = None) -> Pruner:
         ValueError: a ratio of 0 or less, or weights that are no path.
         UserError: weights that cannot be read, or are of a sampler alone.
     """
-    from autotune.algorithms.pruners import policy as network  # numpy, as above
+    from autotune.algorithms.pruners.policy import made  # numpy, as above
 
-    return _policy(ratio, weights, network.file_bytes)
-
-
-def _policy(ratio: float, weights: str | None, read: Callable[[str | None], bytes]) -> Pruner:
-    if not ratio > 0:
-        raise ValueError(f"policy ratio must be more than 0 but got {ratio!r}")
-    if weights is not None and (not isinstance(weights, str) or not weights):
-        raise ValueError(
-            f"policy weights must be the path of a file, in quotes, or None but got {weights!r}"
-        )
-    from autotune.algorithms.pruners import policy as network
-
-    return network.trained(ratio, network.weights_of(read(weights), weights))
+    return made(ratio, weights)
 
 
 def _policy_with(data: bytes) -> Callable[..., Pruner]:
@@ -235,7 +223,9 @@ def _policy_with(data: bytes) -> Callable[..., Pruner]:
 
     @functools.wraps(policy)
     def make(ratio: float = 1.0, weights: str | None = None) -> Pruner:
-        return _policy(ratio, weights, lambda file: data)
+        from autotune.algorithms.pruners.policy import made
+
+        return made(ratio, weights, data)
 
     return _capped(make)
 

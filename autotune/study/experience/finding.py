@@ -45,11 +45,12 @@ def find(
             "no point of the studies to start from (--from) lies in this space, so none is run "
             "first"
         )
-    named = Known(first=points, canonical=experiment.canonical, own=own)
-    named = policy_weights.with_weights(named, options)
+    alone = policy_weights.with_weights(
+        Known(first=points, canonical=experiment.canonical, own=own), options
+    )
     trained = weights_file(options.sampler) is not None
     if options.sampler not in ("auto", EXPERIENCED) and not trained:
-        return named
+        return alone
     identity = identity_of(experiment)
     stored = _stored(options)
     times = ranking.written(options, [*stored, *sources], sources)
@@ -61,7 +62,7 @@ def find(
         own_points = points or trained
         fit = () if own_points else first.of_published(published, space, experiment, options.seed)
         points, published = points or fit, published if fit else []
-    found = replace(named, first=points, published=tuple(published))
+    found = replace(alone, first=points, published=tuple(published))
     return _with_studies(found, ranked, identity)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.algorithms import specs
@@ -65,4 +64,4 @@ def file_bytes(file: str | None) -> bytes:
         return b""
     from autotune.algorithms.samplers.trained_policy import network
 
-    return network.file_bytes(Path(file)) if file else network.shipped_bytes()
+    return network.file_bytes(file)

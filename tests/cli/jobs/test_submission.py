@@ -641,7 +641,7 @@ def test_what_would_not_be_sent_is_refused(
 
 
 @pytest.mark.parametrize("flag", ["--pruner", "--controller"])
-@pytest.mark.parametrize("place", ["../outside.py", "{}/inside.py", "../work/inside.py"])
+@pytest.mark.parametrize("place", ["../outside.py", "{}/inside.py", "../here/inside.py"])
 def test_a_rule_of_another_place_is_refused(
     flag: str,
     place: str,
@@ -650,13 +650,13 @@ def test_a_rule_of_another_place_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An absolute path names nothing on the cluster, wherever the file is here."""
-    work = tmp_path / "work"
-    work.mkdir()
-    shutil.copy(heads.ROOT / "tests" / "support" / "job_recipe.py", work)
+    here = tmp_path / "here"
+    here.mkdir()
+    shutil.copy(heads.ROOT / "tests" / "support" / "job_recipe.py", here)
     (tmp_path / "outside.py").touch()
-    (work / "inside.py").touch()
-    monkeypatch.chdir(work)
-    name = f"{place.format(work)}:rule"
+    (here / "inside.py").touch()
+    monkeypatch.chdir(here)
+    name = f"{place.format(here)}:rule"
     given = ["submit", RECIPE, flag, name, "--out", "/s", "--address", "http://127.0.0.1:1"]
     assert main.main(given) == main.USER
     said = f"{flag} {name!r} must be a path below the working directory to be sent"

@@ -123,22 +123,24 @@ def read(file: Path) -> Weights:
     Raises:
         UserError: it is missing, damaged, of another version, or has other weights.
     """
-    return parsed(file_bytes(file), str(file))
+    return parsed(file_bytes(str(file)), str(file))
 
 
-def file_bytes(file: Path) -> bytes:
-    """The bytes of a file of weights, which are found to be some.
+def file_bytes(file: str) -> bytes:
+    """The bytes of a file of weights, which are found to be some; "" is the package's.
 
     Raises:
         UserError: as `read`.
     """
+    if not file:
+        return shipped_bytes()
     try:
-        data = file.expanduser().read_bytes()
+        data = Path(file).expanduser().read_bytes()
     except OSError as error:
         raise UserError(f"policy weights {file}: {error.strerror}") from None
     except (RuntimeError, ValueError) as error:  # no such user; a character that no path has
-        raise UserError(f"policy weights {shown(str(file))}: {error}") from None
-    parsed(data, str(file))
+        raise UserError(f"policy weights {shown(file)}: {error}") from None
+    parsed(data, file)
     return data
 
 
